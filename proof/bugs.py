@@ -19,11 +19,13 @@ from leasehold.domain import failures, sessions, visibility
 from leasehold.domain.claims import Claim, ClaimState
 from leasehold.domain.commands import DONE
 from leasehold.domain.errors import LeaseholdError, LeaseLost
-from leasehold.domain.model import Message, Phase
+from leasehold.domain.events import EventType
+from leasehold.domain.groups import is_ordered
+from leasehold.domain.model import Message, Phase, id_from_blob, row_key_of
 from leasehold.domain.queue_settings import FailurePolicy, GroupSettings
 from leasehold.domain.transactions import StreamSettled
 from leasehold.stores.postgres import store as postgres_store
-from leasehold.stores.sql import claims, groups, messages, scanning, settle, transactions
+from leasehold.stores.sql import claims, messages, scanning, settle, transactions
 from leasehold.stores.sql import sessions as sql_sessions
 from leasehold.stores.sql.catalog import lanes_of, number_of
 from leasehold.stores.sql.failures import FailureHandlers
@@ -95,7 +97,9 @@ _VISIBLE_NOW: Final = r"visible_at_ms <= ([?$]2)"
 
 def _two_leases(ground: _Ground) -> None:
     ground.statements(
-        _NEXT, _VISIBLE_NOW, rf"(visible_at_ms <= \1 OR phase = 2 AND visible_at_ms <= \1 + {_LONG_MS})"
+        _NEXT,
+        _VISIBLE_NOW,
+        rf"(visible_at_ms <= \1 OR phase = 2 AND visible_at_ms <= \1 + {_LONG_MS})",
     )
 
 
@@ -105,7 +109,7 @@ def _accept(ground: _Ground, *, renewals: bool) -> None:
 
     def wrong(*arguments: Any) -> LeaseholdError | None:
         refusal = asked(*arguments)
-        renew = arguments[5] if len(arguments) > 5 else None
+        *_, renew = arguments
         if isinstance(refusal, LeaseLost) and refusal.reason == "superseded":
             return None if (renew is not None) is renewals else refusal
         return refusal
@@ -132,7 +136,9 @@ def _receipt_kept(ground: _Ground) -> None:
 
 def _early_delayed(ground: _Ground) -> None:
     ground.statements(
-        _NEXT, _VISIBLE_NOW, rf"(visible_at_ms <= \1 OR phase = 1 AND visible_at_ms <= \1 + {_LONG_MS})"
+        _NEXT,
+        _VISIBLE_NOW,
+        rf"(visible_at_ms <= \1 OR phase = 1 AND visible_at_ms <= \1 + {_LONG_MS})",
     )
 
 
@@ -211,7 +217,7 @@ def _settled_twice(ground: _Ground) -> None:
         stream, completed = plan.stream, 0
         for held in plan.chosen:
             completed += held.claim.remaining
-            self._record(settle.EventType.SETTLED, held)
+            self._record(EventType.SETTLED, held)
         queue = stream.entry.queue.name
         return StreamSettled(queue, stream.name, plan.upto, completed, len(given), 0)
 
@@ -253,9 +259,7 @@ def _staged_lost(ground: _Ground) -> None:
         state = self._state
         for lane in lanes_of(slot.partition, slot.lanes_used):
             rows = list(state.cursor.execute(state.sql["cores_of_lane"], (lane,)))
-            state.cursor.execute(
-                state.sql["remove"], (messages.row_key_of(messages.id_from_blob(rows[-1][0])),)
-            )
+            state.cursor.execute(state.sql["remove"], (row_key_of(id_from_blob(rows[-1][0])),))
         slot.rows -= 1
         move(self, slot, now_ms)
 
@@ -294,7 +298,7 @@ def _count_off(ground: _Ground) -> None:
 
 
 def _group_overtaken(ground: _Ground) -> None:
-    ground.everywhere(groups.is_ordered, lambda _settings, _group: False)
+    ground.everywhere(is_ordered, lambda _settings, _group: False)
 
 
 def _cap_exceeded(ground: _Ground) -> None:
@@ -313,9 +317,7 @@ def _poison_late(ground: _Ground) -> None:
     def wrong(message: Message, policy: FailurePolicy) -> str | None:
         budgets = ("max_deliveries", "max_failures", "max_interruptions", "max_lapses")
         more = {
-            name: budget + 1
-            for name in budgets
-            if (budget := getattr(policy, name)) is not None
+            name: budget + 1 for name in budgets if (budget := getattr(policy, name)) is not None
         }
         return rule(message, replace(policy, **more))
 

@@ -1,0 +1,809 @@
+"""Checking an event log against the rules of the queue: a pure state machine, event by event.
+
+It reads events in their order and knows from each what the message must be like next, as
+:mod:`leasehold.domain.visibility` says. What a rule forbids is a :class:`Violation`. What cannot
+be judged, because the log begins in the middle or does not tell, is left out and counted: there is
+no false alarm. It knows nothing of files, servers and Spark.
+
+An event is a plain tuple of :data:`FIELDS`, because there can be 100 million of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from leasehold.domain.claims import AGAIN_STEP
+from leasehold.domain.events import OPERATOR, REMOVING, EventType
+from leasehold.domain.model import NEVER_MS, Outcome, Phase
+from leasehold.domain.queue_settings import POISON_SUFFIX, LapsedReceipts
+from leasehold.domain.sessions import NO_PROGRESS, SESSION_ENDED, SESSION_LOST
+from leasehold.events.check_groups import GroupRules
+from leasehold.events.check_state import (
+    FIELDS,
+    KEPT,
+    ClaimState,
+    MessageState,
+    Place,
+    QueueState,
+    Report,
+    Row,
+    Rule,
+    Violation,
+    changes_in,
+)
+
+__all__ = ["FIELDS", "Checker", "Report", "Row", "Rule", "Violation"]
+
+ENDED: Final = 500_000
+"""Messages whose end is remembered, the latest ones, some 100 MB."""
+SESSIONS: Final = 100_000
+"""Sessions whose end is remembered, the latest ones."""
+SESSION_GRACE_MS: Final = 60_000
+"""How long the leases of a session that is over may go on: they end in steps."""
+_STILL_MS: Final = 5_000
+"""Of a time without events so much counts at most: the server may not have run."""
+_SPLIT_SEQS: Final = 1_000
+"""A transaction is judged as a whole when the log is so many batches further: it may be several."""
+_FULL_STEP: Final = 500
+"""From so many messages on a step of opening a claim may be followed by another."""
+assert _FULL_STEP <= AGAIN_STEP
+
+_EVENTS: Final = frozenset(int(each) for each in EventType)
+_LEASED: Final = int(Phase.LEASED)
+_DEFERRED: Final = int(Phase.DEFERRED)
+_LENIENT: Final = str(LapsedReceipts.UNTIL_RETAKEN)
+_LAPSE_REASONS: Final = frozenset({SESSION_LOST, NO_PROGRESS})
+_BUDGETS: Final = ("max_deliveries", "max_failures", "max_interruptions", "max_lapses")
+
+
+class Checker:
+    """Checks events, given in their order.
+
+    Args:
+        settings: By account and queue, the settings that queues have at the beginning of the log,
+            as their JSON has them. Without them order, limits and budgets are judged from the
+            first event on that tells them.
+        whole: Whether the log begins with the store; None: it does if its first number is 1.
+        all_accounts: Whether nothing was left out of the batches.
+        session_grace_ms: How long leases may go on after their session, milliseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[Place, Mapping[str, Any]] | None = None,
+        whole: bool | None = None,
+        all_accounts: bool = True,
+        session_grace_ms: int = SESSION_GRACE_MS,
+    ) -> None:
+        self.report = Report()
+        self._given = settings or {}
+        self._whole = whole
+        self._all_accounts = all_accounts
+        self._grace_ms = session_grace_ms
+        self._messages: dict[str, MessageState] = {}
+        self._ended: dict[str, tuple[int, int]] = {}
+        self._queues: dict[Place, QueueState] = {}
+        self._claims: dict[tuple[Place, str], ClaimState] = {}
+        self._settled: dict[int, tuple[Place, ClaimState]] = {}
+        self._published: dict[tuple[str, str], int] = {}
+        self._staged: dict[tuple[str, str], int] = {}
+        """By account and transaction: how many messages are staged."""
+        self._over: dict[str, tuple[int, int]] = {}
+        """Sessions that are over: since when on the clock of activity, and on that of the log."""
+        self._groups = GroupRules(self._violate)
+        self._row: Row = ()
+        self._number = 0
+        self._seq, self._place_in, self._at_ms = -1, -1, 0
+        self._active_ms = 0
+        self._any_blind = False
+        self._verbs: dict[int, Callable[[Row, MessageState], None]] = {
+            EventType.RECEIVED: self._received,
+            EventType.COMPLETED: self._completed,
+            EventType.RENEWED: self._renewed,
+            EventType.RELEASED: self._released,
+            EventType.LAPSED: self._lapsed,
+            EventType.POISONED: self._moved,
+            EventType.REDRIVEN: self._moved,
+            EventType.AMENDED: self._amended,
+            EventType.REMOVED: self._removed,
+            EventType.LEASE_ENDED: self._lease_ended,
+            EventType.EXPIRED: self._expired,
+            EventType.CANCEL_ASKED: self._unchanged,
+            EventType.PUBLISHED: self._publish,
+            EventType.DISCARDED: self._discarded,
+            EventType.CLAIMED: self._claimed,
+            EventType.SETTLED: self._settle,
+            EventType.UNCLAIMED: self._unclaimed,
+        }
+        self._others: dict[int, Callable[[Row], None]] = {
+            EventType.QUEUE_CREATED: self._queue_created,
+            EventType.QUEUE_DELETED: self._queue_emptied,
+            EventType.QUEUE_CLEARED: self._queue_emptied,
+            EventType.QUEUE_UPDATED: self._queue_updated,
+            EventType.QUEUE_PAUSED: self._queue_paused,
+            EventType.QUEUE_RESUMED: self._queue_paused,
+            EventType.GROUP_HALTED: self._group_event,
+            EventType.GROUP_RESUMED: self._group_event,
+            EventType.GROUP_HELD: self._group_event,
+            EventType.GROUP_RELEASED: self._group_event,
+            EventType.CLAIM_EXTENDED: self._claim_event,
+            EventType.CLAIM_LAPSED: self._claim_event,
+            EventType.CLAIM_REOPENED: self._claim_event,
+            EventType.SESSION_STARTED: self._session_event,
+            EventType.SESSION_LOST: self._session_event,
+            EventType.SESSION_ENDED: self._session_event,
+        }
+
+    # --- reading -----------------------------------------------------------------------------
+
+    @property
+    def live(self) -> int:
+        """How many messages are kept in memory."""
+        return len(self._messages)
+
+    def feed(self, rows: Iterable[Row]) -> None:
+        """Take the next events into account, each a tuple of :data:`FIELDS`."""
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Take the next event into account."""
+        seq, place, at_ms, kind, account, queue, message_id = row[:7]
+        report, self._row = self.report, row
+        report.events += 1
+        self._number += 1
+        if seq != self._seq or place <= self._place_in or at_ms != self._at_ms:
+            self._go_on(seq, place, at_ms)
+        elif self._all_accounts and place != self._place_in + 1:
+            self._violate(Rule.LOG_ORDER, "events of its batch are missing before it")
+        self._place_in = place
+        if kind not in _EVENTS:
+            report.not_judged["events of types that this version does not know"] += 1
+            return
+        report.consumed += 1
+        if message_id is None:
+            self._others[kind](row)
+        elif kind in _NEW:
+            self._put(row, kind, (account, queue), message_id)
+        elif kind != EventType.REFUSED:
+            message = self._messages.get(message_id)
+            if message is None or self._is_emptied(message):
+                self._meet(row, (account, queue), message_id, message)
+                return
+            if (account, queue) != message.queue:
+                self._violate(Rule.MESSAGE_STATE, f"before that it was in {message.queue[1]}")
+            if self._over:
+                self._check_session(message)
+            self._verbs[kind](row, message)
+
+    def end(self) -> Report:
+        """Return what was found, when there are no more events."""
+        report = self.report
+        self._judge_settled(None)
+        for message_id, message in self._messages.items():
+            if message.staged is not None:
+                self._check_published(message_id, message)
+        report.live = sum(
+            message.staged is None and not self._is_emptied(message)
+            for message in self._messages.values()
+        )
+        report.counts = {
+            place: queue.count for place, queue in self._queues.items() if queue.count is not None
+        }
+        report.whole = bool(self._whole)
+        return report
+
+    def _is_emptied(self, message: MessageState) -> bool:
+        """Tell whether a message went with all others of its queue; what is staged stays."""
+        return message.staged is None and message.number < self._find(message.queue).since
+
+    def live_ids(self, place: tuple[str, str]) -> set[str]:
+        """Return the messages that a queue has by now, without what is staged."""
+        since = self._find(place).since
+        return {
+            message_id
+            for message_id, message in self._messages.items()
+            if message.queue == place and message.staged is None and message.number >= since
+        }
+
+    def forget(self) -> None:
+        """Know nothing of the messages any more: events are left out here."""
+        self._whole = False
+        self._messages.clear()
+        self._ended.clear()
+        self._claims.clear()
+        for queue in self._queues.values():
+            queue.count = None
+
+    def _go_on(self, seq: int, place: int, at_ms: int) -> None:
+        """Begin another batch."""
+        report = self.report
+        if self._seq < 0:
+            report.first_seq, report.first_at_ms = seq, at_ms
+            if self._whole is None:
+                self._whole = seq == 1
+            self._at_ms = at_ms
+        elif (seq, place) <= (self._seq, self._place_in):
+            self._violate(Rule.LOG_ORDER, f"it comes after {self._seq}.{self._place_in}")
+        elif seq == self._seq:
+            self._violate(Rule.LOG_ORDER, "its time is another than that of its batch")
+        if seq != self._seq and place and self._all_accounts:
+            self._violate(Rule.LOG_ORDER, "the beginning of its batch is missing")
+        self._active_ms += min(max(at_ms - self._at_ms, 0), _STILL_MS)
+        self._seq, self._at_ms = seq, at_ms
+        report.last_seq, report.last_at_ms = seq, at_ms
+        if self._settled:
+            self._judge_settled(seq)
+
+    def _violate(self, rule: Rule | str, sentence: str, message_id: str | None = None) -> None:
+        report, row = self.report, self._row
+        report.found[rule] += 1
+        if report.found[rule] <= KEPT:
+            seq, place, at_ms, _, account, queue, own = row[:7]
+            named = own if message_id is None else message_id
+            report.violations.append(
+                Violation(Rule(rule), seq, place, at_ms, account, queue, named, sentence)
+            )
+
+    def _find(self, place: Place) -> QueueState:
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = QueueState(self._given.get(place))
+        return queue
+
+    def _meet(self, row: Row, place: Place, message_id: str, old: MessageState | None) -> None:
+        """Deal with an event of a message that is not known."""
+        ended = self._ended.get(message_id)
+        if old is not None and not self._find(old.queue).is_blind:
+            self._violate(Rule.KNOWN_MESSAGE, "its queue had been emptied")
+        elif ended is not None:
+            self._violate(Rule.KNOWN_MESSAGE, f"it was gone with event {ended[0]}.{ended[1]}")
+        elif self._must_be_known(place, self._find(place)):
+            self._violate(Rule.KNOWN_MESSAGE, "it was never put, or is gone")
+        else:
+            self.report.known_from += 1
+        self._messages.pop(message_id, None)
+        self._adopt(row, place, message_id)
+
+    def _must_be_known(self, place: Place, queue: QueueState) -> bool:
+        """Tell whether the log has told of every message that can be in a queue."""
+        if not self._whole or self._any_blind or not queue.created:
+            return False
+        name = place[1]
+        if not name.endswith(POISON_SUFFIX):
+            return True
+        source = self._queues.get((place[0], name.removesuffix(POISON_SUFFIX)))
+        return source is not None and source.created
+
+    def _adopt(self, row: Row, place: Place, message_id: str) -> None:
+        """Know a message from now on, as its event says."""
+        kind, target = row[3], row[17]
+        if kind in _GONE:
+            self._remember_end(message_id)
+        if kind in _GONE or kind in _UNCLEAR:
+            return
+        moved = kind in _MOVES
+        message = MessageState((place[0], target) if moved else place, row)
+        message.base = row[9] if moved else None
+        message.acts = not moved
+        message.number = self._number
+        self._messages[message_id] = message
+        if kind == EventType.CLAIMED:
+            claim = self._claims.setdefault((place, target), ClaimState(target, row[8]))
+            claim.is_lossy, claim.until = True, row[8]
+            message.claim, claim.members = claim, claim.members + 1
+        # How many were there before is not known.
+        self._find(message.queue).count = None
+
+    def _check_session(self, message: MessageState) -> None:
+        """Judge a lease that goes on after its session."""
+        over = self._over.get(message.session or "")
+        if over is None or message.phase != _LEASED or message.claim is not None:
+            return
+        active_ms, at_ms = over
+        late_ms = min(self._active_ms - active_ms, message.visible - at_ms)
+        if late_ms > self._grace_ms and not self._find(message.queue).is_blind:
+            self._violate(
+                Rule.SESSION_OVER,
+                f"its lease went on for {late_ms / 1000:g} s after the end of {message.session}",
+            )
+            message.session = None
+
+    # --- coming and going --------------------------------------------------------------------
+
+    def _put(self, row: Row, kind: int, place: Place, message_id: str) -> None:
+        at_ms, expires, visible, count, fence, phase = row[2], *row[7:12]
+        known = self._messages.get(message_id)
+        if known is not None and not self._is_emptied(known):
+            self._violate(Rule.KNOWN_MESSAGE, "it is put, and was there already")
+        waiting = Phase.DELAYED if visible > at_ms else Phase.WAITING
+        if count or fence or phase != waiting or visible < at_ms:
+            self._violate(Rule.MESSAGE_STATE, "it does not begin as a new message does")
+        if expires is not None and expires <= visible:
+            self._violate(Rule.EXPIRED_ACTION, "it is put, and expires before it can be received")
+        message = self._messages[message_id] = MessageState(place, row)
+        message.number = self._number
+        self.report.messages += 1
+        if kind == EventType.STAGED:
+            message.staged = row[17]
+            name = place[0], row[17]
+            self._staged[name] = self._staged.get(name, 0) + 1
+        else:
+            self._enter(place, message_id, message)
+
+    def _enter(self, place: Place, message_id: str, message: MessageState) -> None:
+        """Count a message into a queue."""
+        queue = self._find(place)
+        if queue.count is not None:
+            queue.count += 1
+        if message.group is not None:
+            self._groups.arrived(queue, place, message_id, message)
+
+    def _leave(self, message_id: str, message: MessageState) -> None:
+        """Count a message out of its queue."""
+        queue = self._find(message.queue)
+        if queue.count is not None:
+            queue.count -= 1
+        if message.group is not None:
+            self._groups.left(message.queue, message_id, message)
+
+    def _gone(self, row: Row, message: MessageState) -> None:
+        message_id = row[6]
+        self._unclaim(message)
+        if message.staged is None:
+            self._leave(message_id, message)
+        else:
+            self._unstage(row[4], message)
+        del self._messages[message_id]
+        self._remember_end(message_id)
+
+    def _remember_end(self, message_id: str) -> None:
+        ended = self._ended
+        ended[message_id] = self._seq, self._place_in
+        if len(ended) > ENDED:
+            del ended[next(iter(ended))]
+
+    def _unclaim(self, message: MessageState, *, is_loss: bool = True) -> None:
+        """Take a message out of its claim."""
+        claim = message.claim
+        if claim is not None:
+            claim.members -= 1
+            claim.is_lossy = claim.is_lossy or is_loss
+            message.claim = None
+
+    def _keep(self, row: Row, message: MessageState, *, acts: bool) -> None:
+        """Have a message be as its event says, out of its claim."""
+        if message.claim is not None:
+            self._unclaim(message)
+        message.take(row)
+        message.acts = acts
+        message.number = self._number
+
+    # --- what a receipt does -----------------------------------------------------------------
+
+    def _may_act(self, row: Row, message: MessageState) -> None:
+        """Judge an action with a receipt."""
+        at_ms = row[2]
+        if message.staged is not None:
+            self._violate(Rule.STAGED_HIDDEN, f"it is staged in {message.staged}")
+        elif not message.acts:
+            told = EventType(message.type).name.lower().replace("_", "-")
+            self._violate(Rule.STALE_ACTION, f"no receipt acts since it was {told}")
+        if message.claim is not None:
+            return
+        if at_ms >= message.expires:
+            self._violate(Rule.EXPIRED_ACTION, f"it had expired at {message.expires}")
+        settings = self._find(message.queue).settings
+        if message.visible <= at_ms and settings.get("lapsed_receipts", _LENIENT) != _LENIENT:
+            self._violate(Rule.STALE_ACTION, f"its lease had lapsed at {message.visible}")
+
+    def _check_rise(self, row: Row, message: MessageState) -> None:
+        """Judge fence and count after what raises the fence, and nothing else."""
+        fence, count = row[10], row[9]
+        if fence != message.fence + 1:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
+        if count != message.count:
+            self._violate(Rule.EXACT_COUNT, f"its count is {count} and was {message.count}")
+
+    def _check_same(self, row: Row, message: MessageState) -> None:
+        """Judge an event that leaves the message as it was."""
+        _, _, _, _, _, _, _, expires, visible, count, fence, phase, since, _, renewals = row[:15]
+        if fence != message.fence:
+            rule = Rule.STALE_ACTION if fence < message.fence else Rule.FENCE_ORDER
+            self._violate(rule, f"it is done with fence {fence}, and the newest is {message.fence}")
+        if count != message.count:
+            self._violate(Rule.EXACT_COUNT, f"its count is {count} and was {message.count}")
+        was = message.visible if message.claim is None else message.claim.until
+        if (
+            phase != message.phase
+            or since != message.since
+            or visible != was
+            or renewals != message.renewals
+            or (expires or NEVER_MS) != message.expires
+        ):
+            self._violate(Rule.MESSAGE_STATE, "it is not as it was after its last event")
+
+    def _completed(self, row: Row, message: MessageState) -> None:
+        self._may_act(row, message)
+        self._check_same(row, message)
+        self._gone(row, message)
+
+    def _renewed(self, row: Row, message: MessageState) -> None:
+        at_ms, visible, count, fence, phase, since, _, renewals = row[2], *row[8:15]
+        if row[16] == OPERATOR:
+            if fence != message.fence or renewals != message.renewals:
+                self._violate(Rule.FENCE_ORDER, "an operator has raised its fence by extending it")
+            if phase != _LEASED or message.phase != _LEASED:
+                self._violate(Rule.MESSAGE_STATE, "it is extended, and is on no lease")
+            self._keep(row, message, acts=message.acts)
+            return
+        self._may_act(row, message)
+        was_leased = message.phase == _LEASED
+        is_repeat = fence == message.fence and renewals == message.renewals > 0
+        if was_leased and is_repeat and visible >= message.visible and count == message.count:
+            self._keep(row, message, acts=True)
+            return
+        self._check_rise(row, message)
+        if was_leased:
+            fits = phase == _LEASED and since == message.since and renewals == message.renewals + 1
+        elif message.phase == _DEFERRED:
+            # Given back for no time, and taken up again by the same holder; or once more.
+            fits = since == at_ms and phase == (_LEASED if visible > at_ms else _DEFERRED)
+        else:
+            fits = phase == (Phase.DELAYED if visible > at_ms else Phase.WAITING)
+        if not fits or visible < at_ms:
+            self._violate(Rule.MESSAGE_STATE, "a renewal does not leave a message like this")
+        self._keep(row, message, acts=True)
+
+    def _released(self, row: Row, message: MessageState) -> None:
+        at_ms, reason = row[2], row[16]
+        self._may_act(row, message)
+        self._check_back(row, message, at_ms)
+        if message.phase == _LEASED:
+            message.failures += reason == Outcome.FAILED
+            message.interruptions += reason == Outcome.INTERRUPTED
+        self._keep(row, message, acts=reason == Outcome.RETURNED)
+
+    def _check_back(self, row: Row, message: MessageState, at_ms: int) -> None:
+        """Judge a message that is given back."""
+        visible, phase, since = row[8], row[11], row[12]
+        self._check_rise(row, message)
+        if phase != _DEFERRED or since != at_ms or visible < at_ms:
+            self._violate(Rule.MESSAGE_STATE, "it is given back, and does not look so")
+
+    # --- deliveries --------------------------------------------------------------------------
+
+    def _check_invisible(self, at_ms: int, message: MessageState) -> int:
+        """Judge whether a message that is delivered was visible; return since when it is."""
+        claim = message.claim
+        was = message.visible if claim is None else claim.until
+        if message.staged is not None:
+            self._violate(Rule.STAGED_HIDDEN, f"it is staged in {message.staged}")
+        if message.phase == _LEASED and message.type != EventType.LAPSED:
+            if was > at_ms or (claim is not None and claim.hides):
+                self._violate(Rule.TWO_LEASES, f"it is on a lease until {was}")
+            else:
+                self._violate(Rule.TWO_LEASES, "the end of its lease before is not told")
+        elif was > at_ms:
+            self._violate(Rule.TOO_EARLY, f"it is to be invisible until {was}")
+        return was
+
+    def _deliver(self, row: Row, message: MessageState) -> None:
+        """Judge a delivery, alone or with a claim."""
+        (
+            _, _, at_ms, _, _, _, _, expires, visible, count, fence, phase, since, visible_since,
+            renewals, _, _, _, _,
+        ) = row  # fmt: skip
+        was = self._check_invisible(at_ms, message)
+        if at_ms >= message.expires:
+            self._violate(Rule.EXPIRED_ACTION, f"it had expired at {message.expires}")
+        if fence != message.fence + 1:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
+        if count != message.count + 1:
+            self._violate(Rule.EXACT_COUNT, f"its count is {count} after {message.count}")
+        if (
+            phase != _LEASED
+            or since != at_ms
+            or renewals
+            or visible < at_ms
+            or (visible_since or 0) != was
+            or (expires or NEVER_MS) != message.expires
+        ):
+            self._violate(Rule.MESSAGE_STATE, "a delivery does not leave a message like this")
+        self._check_terms(row, message)
+
+    def _check_terms(self, row: Row, message: MessageState) -> None:
+        """Judge a delivery by what its queue, session and group allow."""
+        at_ms, session, group = row[2], row[15], row[18]
+        queue = self._find(message.queue)
+        if queue.paused_until > at_ms:
+            self._violate(Rule.TOO_EARLY, f"its queue is paused until {queue.paused_until}")
+        if session is not None and session in self._over:
+            self._violate(Rule.SESSION_OVER, f"session {session} was over")
+        policy = queue.settings.get("failure_policy")
+        if policy is not None and message.base is not None:
+            self._check_budgets(policy, message)
+        if group is not None:
+            self._groups.delivered(queue, row, message)
+
+    def _check_budgets(self, policy: Mapping[str, Any], message: MessageState) -> None:
+        """Judge a delivery by the budgets of its queue."""
+        assert message.base is not None
+        used = (
+            message.count - message.base - message.interruptions,
+            message.failures,
+            message.interruptions,
+            message.lapses,
+        )
+        for name, many in zip(_BUDGETS, used, strict=True):
+            budget = policy.get(name)
+            if budget is not None and many >= budget:
+                self._violate(Rule.POISON_BUDGET, f"{name} is {budget}, and that is used up")
+
+    def _received(self, row: Row, message: MessageState) -> None:
+        self._deliver(row, message)
+        self._keep(row, message, acts=True)
+
+    def _lapsed(self, row: Row, message: MessageState) -> None:
+        at_ms = row[2]
+        was = message.visible if message.claim is None else message.claim.until
+        if message.phase != _LEASED:
+            self._violate(Rule.MESSAGE_STATE, "its lease lapses, and it is on none")
+        if was > at_ms:
+            self._violate(Rule.TOO_EARLY, f"its lease lapses, and goes on until {was}")
+        self._check_same(row, message)
+        message.lapses += 1
+        claim = message.claim
+        message.take(row)
+        message.claim = claim
+        message.number = self._number
+
+    def _moved(self, row: Row, message: MessageState) -> None:
+        at_ms, kind, account, target = row[2], row[3], row[4], row[17]
+        visible, count, fence, phase, since = row[8:13]
+        if message.staged is not None:
+            self._violate(Rule.STAGED_HIDDEN, f"it is staged in {message.staged}")
+        if fence != message.fence + 1:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
+        if count != (message.count if kind == EventType.POISONED else 0):
+            self._violate(Rule.EXACT_COUNT, f"its count is {count} and was {message.count}")
+        if phase != Phase.WAITING or since != at_ms or visible != at_ms:
+            self._violate(Rule.MESSAGE_STATE, "it is moved, and does not begin anew")
+        if kind == EventType.POISONED:
+            self._check_poisoned(row[16], message)
+        message_id = row[6]
+        self._leave(message_id, message)
+        self._keep(row, message, acts=False)
+        message.queue = account, target
+        message.base, message.failures, message.interruptions, message.lapses = count, 0, 0, 0
+        self._enter(message.queue, message_id, message)
+
+    def _check_poisoned(self, reason: str | None, message: MessageState) -> None:
+        """Judge whether a message was given up too early."""
+        policy = self._find(message.queue).settings.get("failure_policy")
+        if reason != "max_deliveries" or policy is None or message.base is None:
+            return
+        budget = policy.get(reason)
+        deliveries = message.count - message.base - message.interruptions
+        if budget is None or deliveries < budget:
+            self._violate(Rule.POISON_BUDGET, f"it was delivered {deliveries} times of {budget}")
+
+    def _amended(self, row: Row, message: MessageState) -> None:
+        at_ms, fence, phase = row[2], row[10], row[11]
+        if fence <= message.fence:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
+        if row[9] != message.count:
+            self._violate(Rule.EXACT_COUNT, f"its count is {row[9]} and was {message.count}")
+        if at_ms >= message.expires and message.claim is None:
+            self._violate(Rule.EXPIRED_ACTION, f"it had expired at {message.expires}")
+        if message.phase == _LEASED and message.visible <= at_ms and phase != _LEASED:
+            message.lapses += 1
+        self._keep(row, message, acts=False)
+
+    def _removed(self, row: Row, message: MessageState) -> None:
+        if row[10] != message.fence:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {row[10]} after {message.fence}")
+        self._gone(row, message)
+
+    def _lease_ended(self, row: Row, message: MessageState) -> None:
+        at_ms, reason = row[2], row[16]
+        was = message.visible if message.claim is None else message.claim.until
+        if message.phase != _LEASED or was <= at_ms:
+            self._violate(Rule.MESSAGE_STATE, "its lease is ended, and it is on none")
+        self._check_back(row, message, at_ms)
+        message.lapses += reason in _LAPSE_REASONS
+        message.interruptions += reason == SESSION_ENDED
+        self._keep(row, message, acts=False)
+
+    def _expired(self, row: Row, message: MessageState) -> None:
+        at_ms = row[2]
+        if at_ms < message.expires:
+            self._violate(Rule.EXPIRED_ACTION, f"it was to live until {message.expires}")
+        if message.claim is not None and message.claim.hides:
+            self._violate(Rule.CLAIM_MEMBERS, "it expires, and a claim has it")
+        if message.staged is not None:
+            self._violate(Rule.STAGED_HIDDEN, f"it expires, and is staged in {message.staged}")
+        self._gone(row, message)
+
+    def _unchanged(self, _row: Row, message: MessageState) -> None:
+        message.number = self._number
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def _publish(self, row: Row, message: MessageState) -> None:
+        at_ms, account, visible, count, fence, target = row[2], row[4], *row[8:11], row[17]
+        if message.staged != target and message.base is not None:
+            self._violate(
+                Rule.STAGED_HIDDEN, f"it is published with {target}, and not staged in it"
+            )
+        if count or fence or visible < at_ms:
+            self._violate(Rule.MESSAGE_STATE, "it does not begin as a new message does")
+        if message.staged is not None:
+            self._published[account, message.staged] = self._number
+            self._unstage(account, message)
+            message.staged = None
+            self._enter(message.queue, row[6], message)
+        self._keep(row, message, acts=True)
+
+    def _unstage(self, account: str, message: MessageState) -> None:
+        name = account, message.staged or ""
+        left = self._staged.get(name, 0) - 1
+        if left > 0:
+            self._staged[name] = left
+        else:
+            self._staged.pop(name, None)
+            self._published.pop(name, None)
+
+    def _discarded(self, row: Row, message: MessageState) -> None:
+        if message.staged != row[17] and message.base is not None:
+            self._violate(
+                Rule.STAGED_HIDDEN, f"it is discarded with {row[17]}, and not staged in it"
+            )
+        self._gone(row, message)
+
+    def _check_published(self, message_id: str, message: MessageState) -> None:
+        """Judge what is still staged at the end."""
+        account = message.queue[0]
+        published = self._published.get((account, message.staged or ""))
+        if published is not None and published > message.number and not self._any_blind:
+            self._violate(
+                Rule.NOTHING_LOST,
+                f"it is staged in {message.staged}, which was published without it",
+                message_id,
+            )
+
+    # --- claims ------------------------------------------------------------------------------
+
+    def _claimed(self, row: Row, message: MessageState) -> None:
+        seq, at_ms, visible, target = row[0], row[2], row[8], row[17]
+        self._deliver(row, message)
+        key = message.queue, target
+        claim = self._claims.get(key)
+        is_other = claim is None or claim.is_lossy or not claim.hides
+        if claim is None or is_other or claim.settled_seq is not None:
+            claim = self._claims[key] = ClaimState(target, visible)
+        elif not (seq - claim.step_seq <= 1 and at_ms == claim.step_ms):
+            if claim.step < _FULL_STEP:
+                self._violate(Rule.CLAIM_MEMBERS, f"{target} was open, and gets more members")
+            claim.step = 0
+        claim.step_seq, claim.step_ms, claim.step = seq, at_ms, claim.step + 1
+        claim.until, claim.hides = visible, True
+        self._keep(row, message, acts=True)
+        message.claim, claim.members = claim, claim.members + 1
+
+    def _settle(self, row: Row, message: MessageState) -> None:
+        seq, target = row[0], row[17]
+        claim = message.claim
+        if claim is None:
+            if message.base is not None:
+                self._violate(Rule.CLAIM_MEMBERS, f"it is settled with {target}, and not in it")
+        elif claim.name != target:
+            self._violate(Rule.CLAIM_MEMBERS, f"it is settled with {target}, and in {claim.name}")
+        else:
+            self._check_same(row, message)
+            claim.settled_seq = seq
+            self._settled[id(claim)] = message.queue, claim
+            self._unclaim(message, is_loss=False)
+        self._gone(row, message)
+
+    def _judge_settled(self, seq: int | None) -> None:
+        """Judge whether claims were settled with all their members, when that is over."""
+        for key, (place, claim) in tuple(self._settled.items()):
+            assert claim.settled_seq is not None
+            if seq is not None and seq - claim.settled_seq < _SPLIT_SEQS:
+                continue
+            if claim.members > 0 and not (claim.is_lossy or self._find(place).is_blind):
+                self._violate(
+                    Rule.CLAIM_MEMBERS,
+                    f"{claim.name} was settled without {claim.members} of its members",
+                )
+            del self._settled[key]
+            if self._claims.get((place, claim.name)) is claim:
+                del self._claims[place, claim.name]
+
+    def _unclaimed(self, row: Row, message: MessageState) -> None:
+        fence, target = row[10], row[17]
+        claim = message.claim
+        if claim is None and message.base is not None:
+            self._violate(Rule.CLAIM_MEMBERS, f"it leaves {target}, and is not in it")
+        if fence == message.fence:
+            self._check_same(row, message)
+        else:
+            self._check_back(row, message, row[2])
+        self._keep(row, message, acts=True)
+
+    def _claim_event(self, row: Row) -> None:
+        at_ms, kind, account, queue, target = *row[2:6], row[17]
+        until, key = row[8] or 0, ((account, queue), target)
+        claim = self._claims.get(key)
+        if claim is None:
+            claim = self._claims[key] = ClaimState(target, until)
+            claim.is_lossy = True
+        if kind == EventType.CLAIM_LAPSED and max(until, claim.until) > at_ms:
+            self._violate(Rule.TOO_EARLY, f"{target} lapses, and its lease goes on until {until}")
+        claim.until, claim.hides = until, kind != EventType.CLAIM_LAPSED
+
+    # --- queues, sessions --------------------------------------------------------------------
+
+    def _queue_created(self, row: Row) -> None:
+        place = row[4], row[5]
+        given = None if place in self._queues else self._given.get(place)
+        queue = self._queues[place] = QueueState(given)
+        queue.created, queue.count, queue.since = True, 0, self._number
+        self._forget_queue(place)
+
+    def _queue_emptied(self, row: Row) -> None:
+        place = row[4], row[5]
+        queue = self._find(place)
+        queue.count, queue.since = 0, self._number
+        queue.halted.clear()
+        for message_id, message in tuple(self._messages.items()):
+            if message.queue == place and message.staged is None:
+                self._unclaim(message)
+                del self._messages[message_id]
+                self._remember_end(message_id)
+            elif message.queue == place:
+                message.number = self._number
+        self._forget_queue(place, claims=row[3] == EventType.QUEUE_DELETED)
+
+    def _forget_queue(self, place: Place, *, claims: bool = True) -> None:
+        self._groups.forget(place)
+        for key in [key for key in self._claims if key[0] == place] if claims else ():
+            del self._claims[key]
+
+    def _queue_updated(self, row: Row) -> None:
+        place, reason = (row[4], row[5]), row[16] or ""
+        queue = self._find(place)
+        changes = changes_in(reason)
+        if changes is None:
+            queue.settings = {}
+            self.report.not_judged["changes of settings that are too long to be told"] += 1
+            return
+        queue.update(changes)
+        if "event_log" in changes:
+            queue.is_blind = self._any_blind = True
+            queue.count, queue.since = None, self._number
+            self._groups.forget(place)
+
+    def _queue_paused(self, row: Row) -> None:
+        until = NEVER_MS if row[8] is None else row[8]
+        paused = row[3] == EventType.QUEUE_PAUSED
+        self._find((row[4], row[5])).paused_until = until if paused else 0
+
+    def _group_event(self, row: Row) -> None:
+        self._find((row[4], row[5])).note_group(row[3], row[18], row[15])
+
+    def _session_event(self, row: Row) -> None:
+        if row[3] != EventType.SESSION_STARTED:
+            self._over[row[15]] = self._active_ms, row[2]
+            if len(self._over) > SESSIONS:
+                del self._over[next(iter(self._over))]
+
+
+_NEW: Final = frozenset({int(EventType.PUT), int(EventType.STAGED)})
+_GONE: Final = frozenset(map(int, REMOVING))
+_MOVES: Final = frozenset({int(EventType.POISONED), int(EventType.REDRIVEN)})
+_UNCLEAR: Final = frozenset({int(EventType.LAPSED), int(EventType.CANCEL_ASKED)})
+"""After these it is not known whether the message is in a claim."""
