@@ -185,6 +185,8 @@ class Checker:
         for message_id, message in self._messages.items():
             if message.staged is not None:
                 self._check_published(message_id, message)
+            elif self._over:
+                self._check_session(message, message_id)
         report.live = sum(
             message.staged is None and not self._is_emptied(message)
             for message in self._messages.values()
@@ -297,7 +299,7 @@ class Checker:
         # How many were there before is not known.
         self._find(message.queue).count = None
 
-    def _check_session(self, message: MessageState) -> None:
+    def _check_session(self, message: MessageState, message_id: str | None = None) -> None:
         """Judge a lease that goes on after its session."""
         over = self._over.get(message.session or "")
         if over is None or message.phase != _LEASED or message.claim is not None:
@@ -308,6 +310,7 @@ class Checker:
             self._violate(
                 Rule.SESSION_OVER,
                 f"its lease went on for {late_ms / 1000:g} s after the end of {message.session}",
+                message_id,
             )
             message.session = None
 
