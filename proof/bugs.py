@@ -59,8 +59,9 @@ class _Ground:
         for module in tuple(sys.modules.values()):
             if not getattr(module, "__name__", "").startswith("leasehold."):
                 continue
-            if getattr(module, function.__name__, None) is function:
-                self.put(module, function.__name__, wrong)
+            name: str = function.__name__
+            if getattr(module, name, None) is function:
+                self.put(module, name, wrong)
 
     def statements(self, names: Sequence[str], pattern: str, wrong: str) -> None:
         """Rewrite statements of SQLite and PostgreSQL, those that there are of these names."""

@@ -278,7 +278,7 @@ def play(work: Callable[[Scene], None], store: str = "sqlite") -> Seen:
         log, report = alone.end(), both.end()
         for info in client.list_queues(counts=True):
             place = client.account, info.name
-            ids = {key for key in both.live_ids(place)}
+            ids = both.live_ids(place)
             views = client.queue(info.name).inspect(states=_ALL_STATES, body=False)
             listed = {view.id for view in views}
             add_found(both, place, compare(ids, ids, (), listed))

@@ -18,10 +18,9 @@ from leasehold.domain.events import OPERATOR, REMOVING, EventType
 from leasehold.domain.model import NEVER_MS, Outcome, Phase
 from leasehold.domain.queue_settings import POISON_SUFFIX, LapsedReceipts
 from leasehold.domain.sessions import NO_PROGRESS, SESSION_ENDED, SESSION_LOST
-from leasehold.events.check_groups import GroupRules
+from leasehold.events.check_book import Book
 from leasehold.events.check_state import (
     FIELDS,
-    KEPT,
     ClaimState,
     MessageState,
     Place,
@@ -30,15 +29,10 @@ from leasehold.events.check_state import (
     Row,
     Rule,
     Violation,
-    changes_in,
 )
 
 __all__ = ["FIELDS", "Checker", "Report", "Row", "Rule", "Violation"]
 
-ENDED: Final = 500_000
-"""Messages whose end is remembered, the latest ones, some 100 MB."""
-SESSIONS: Final = 100_000
-"""Sessions whose end is remembered, the latest ones."""
 SESSION_GRACE_MS: Final = 60_000
 """How long the leases of a session that is over may go on: they end in steps."""
 _STILL_MS: Final = 5_000
@@ -57,7 +51,7 @@ _LAPSE_REASONS: Final = frozenset({SESSION_LOST, NO_PROGRESS})
 _BUDGETS: Final = ("max_deliveries", "max_failures", "max_interruptions", "max_lapses")
 
 
-class Checker:
+class Checker(Book):
     """Checks events, given in their order.
 
     Args:
@@ -67,6 +61,8 @@ class Checker:
         whole: Whether the log begins with the store; None: it does if its first number is 1.
         all_accounts: Whether nothing was left out of the batches.
         session_grace_ms: How long leases may go on after their session, milliseconds.
+        shard: How many parts the messages are judged in, and which of them this is, from 0. Events
+            without a message are taken into account by all parts, and judged by the first.
     """
 
     def __init__(
@@ -76,28 +72,15 @@ class Checker:
         whole: bool | None = None,
         all_accounts: bool = True,
         session_grace_ms: int = SESSION_GRACE_MS,
+        shard: tuple[int, int] = (1, 0),
     ) -> None:
-        self.report = Report()
-        self._given = settings or {}
-        self._whole = whole
-        self._all_accounts = all_accounts
-        self._grace_ms = session_grace_ms
-        self._messages: dict[str, MessageState] = {}
-        self._ended: dict[str, tuple[int, int]] = {}
-        self._queues: dict[Place, QueueState] = {}
-        self._claims: dict[tuple[Place, str], ClaimState] = {}
-        self._settled: dict[int, tuple[Place, ClaimState]] = {}
-        self._published: dict[tuple[str, str], int] = {}
-        self._staged: dict[tuple[str, str], int] = {}
-        """By account and transaction: how many messages are staged."""
-        self._over: dict[str, tuple[int, int]] = {}
-        """Sessions that are over: since when on the clock of activity, and on that of the log."""
-        self._groups = GroupRules(self._violate)
-        self._row: Row = ()
-        self._number = 0
-        self._seq, self._place_in, self._at_ms = -1, -1, 0
-        self._active_ms = 0
-        self._any_blind = False
+        super().__init__(
+            settings=settings,
+            whole=whole,
+            all_accounts=all_accounts,
+            session_grace_ms=session_grace_ms,
+            shard=shard,
+        )
         self._verbs: dict[int, Callable[[Row, MessageState], None]] = {
             EventType.RECEIVED: self._received,
             EventType.COMPLETED: self._completed,
@@ -138,11 +121,6 @@ class Checker:
 
     # --- reading -----------------------------------------------------------------------------
 
-    @property
-    def live(self) -> int:
-        """How many messages are kept in memory."""
-        return len(self._messages)
-
     def feed(self, rows: Iterable[Row]) -> None:
         """Take the next events into account, each a tuple of :data:`FIELDS`."""
         for row in rows:
@@ -152,27 +130,35 @@ class Checker:
         """Take the next event into account."""
         seq, place, at_ms, kind, account, queue, message_id = row[:7]
         report, self._row = self.report, row
-        report.events += 1
         self._number += 1
         if seq != self._seq or place <= self._place_in or at_ms != self._at_ms:
             self._go_on(seq, place, at_ms)
         elif self._all_accounts and place != self._place_in + 1:
-            self._violate(Rule.LOG_ORDER, "events of its batch are missing before it")
+            self._out_of_order("events of its batch are missing before it")
         self._place_in = place
+        if self._shards > 1 and not self._is_mine(message_id, row[18]):
+            if kind in self._others:
+                self._others[kind](row)
+            return
+        report.events += 1
         if kind not in _EVENTS:
             report.not_judged["events of types that this version does not know"] += 1
             return
         report.consumed += 1
+        self._judge(row, kind, (account, queue), message_id)
+
+    def _judge(self, row: Row, kind: int, place: Place, message_id: str | None) -> None:
+        """Judge an event of a type that is known."""
         if message_id is None:
             self._others[kind](row)
         elif kind in _NEW:
-            self._put(row, kind, (account, queue), message_id)
+            self._put(row, kind, place, message_id)
         elif kind != EventType.REFUSED:
             message = self._messages.get(message_id)
             if message is None or self._is_emptied(message):
-                self._meet(row, (account, queue), message_id, message)
+                self._meet(row, place, message_id, message)
                 return
-            if (account, queue) != message.queue:
+            if place != message.queue:
                 self._violate(Rule.MESSAGE_STATE, f"before that it was in {message.queue[1]}")
             if self._over:
                 self._check_session(message)
@@ -197,28 +183,6 @@ class Checker:
         report.whole = bool(self._whole)
         return report
 
-    def _is_emptied(self, message: MessageState) -> bool:
-        """Tell whether a message went with all others of its queue; what is staged stays."""
-        return message.staged is None and message.number < self._find(message.queue).since
-
-    def live_ids(self, place: tuple[str, str]) -> set[str]:
-        """Return the messages that a queue has by now, without what is staged."""
-        since = self._find(place).since
-        return {
-            message_id
-            for message_id, message in self._messages.items()
-            if message.queue == place and message.staged is None and message.number >= since
-        }
-
-    def forget(self) -> None:
-        """Know nothing of the messages any more: events are left out here."""
-        self._whole = False
-        self._messages.clear()
-        self._ended.clear()
-        self._claims.clear()
-        for queue in self._queues.values():
-            queue.count = None
-
     def _go_on(self, seq: int, place: int, at_ms: int) -> None:
         """Begin another batch."""
         report = self.report
@@ -228,32 +192,20 @@ class Checker:
                 self._whole = seq == 1
             self._at_ms = at_ms
         elif (seq, place) <= (self._seq, self._place_in):
-            self._violate(Rule.LOG_ORDER, f"it comes after {self._seq}.{self._place_in}")
+            self._out_of_order(f"it comes after {self._seq}.{self._place_in}")
         elif seq == self._seq:
-            self._violate(Rule.LOG_ORDER, "its time is another than that of its batch")
+            self._out_of_order("its time is another than that of its batch")
         if seq != self._seq and place and self._all_accounts:
-            self._violate(Rule.LOG_ORDER, "the beginning of its batch is missing")
+            self._out_of_order("the beginning of its batch is missing")
         self._active_ms += min(max(at_ms - self._at_ms, 0), _STILL_MS)
         self._seq, self._at_ms = seq, at_ms
         report.last_seq, report.last_at_ms = seq, at_ms
         if self._settled:
             self._judge_settled(seq)
 
-    def _violate(self, rule: Rule | str, sentence: str, message_id: str | None = None) -> None:
-        report, row = self.report, self._row
-        report.found[rule] += 1
-        if report.found[rule] <= KEPT:
-            seq, place, at_ms, _, account, queue, own = row[:7]
-            named = own if message_id is None else message_id
-            report.violations.append(
-                Violation(Rule(rule), seq, place, at_ms, account, queue, named, sentence)
-            )
-
-    def _find(self, place: Place) -> QueueState:
-        queue = self._queues.get(place)
-        if queue is None:
-            queue = self._queues[place] = QueueState(self._given.get(place))
-        return queue
+    def _out_of_order(self, sentence: str) -> None:
+        if not self._shard:
+            self._violate(Rule.LOG_ORDER, sentence)
 
     def _meet(self, row: Row, place: Place, message_id: str, old: MessageState | None) -> None:
         """Deal with an event of a message that is not known."""
@@ -335,54 +287,6 @@ class Checker:
             self._staged[name] = self._staged.get(name, 0) + 1
         else:
             self._enter(place, message_id, message)
-
-    def _enter(self, place: Place, message_id: str, message: MessageState) -> None:
-        """Count a message into a queue."""
-        queue = self._find(place)
-        if queue.count is not None:
-            queue.count += 1
-        if message.group is not None:
-            self._groups.arrived(queue, place, message_id, message)
-
-    def _leave(self, message_id: str, message: MessageState) -> None:
-        """Count a message out of its queue."""
-        queue = self._find(message.queue)
-        if queue.count is not None:
-            queue.count -= 1
-        if message.group is not None:
-            self._groups.left(message.queue, message_id, message)
-
-    def _gone(self, row: Row, message: MessageState) -> None:
-        message_id = row[6]
-        self._unclaim(message)
-        if message.staged is None:
-            self._leave(message_id, message)
-        else:
-            self._unstage(row[4], message)
-        del self._messages[message_id]
-        self._remember_end(message_id)
-
-    def _remember_end(self, message_id: str) -> None:
-        ended = self._ended
-        ended[message_id] = self._seq, self._place_in
-        if len(ended) > ENDED:
-            del ended[next(iter(ended))]
-
-    def _unclaim(self, message: MessageState, *, is_loss: bool = True) -> None:
-        """Take a message out of its claim."""
-        claim = message.claim
-        if claim is not None:
-            claim.members -= 1
-            claim.is_lossy = claim.is_lossy or is_loss
-            message.claim = None
-
-    def _keep(self, row: Row, message: MessageState, *, acts: bool) -> None:
-        """Have a message be as its event says, out of its claim."""
-        if message.claim is not None:
-            self._unclaim(message)
-        message.take(row)
-        message.acts = acts
-        message.number = self._number
 
     # --- what a receipt does -----------------------------------------------------------------
 
@@ -650,15 +554,6 @@ class Checker:
             self._enter(message.queue, row[6], message)
         self._keep(row, message, acts=True)
 
-    def _unstage(self, account: str, message: MessageState) -> None:
-        name = account, message.staged or ""
-        left = self._staged.get(name, 0) - 1
-        if left > 0:
-            self._staged[name] = left
-        else:
-            self._staged.pop(name, None)
-            self._published.pop(name, None)
-
     def _discarded(self, row: Row, message: MessageState) -> None:
         if message.staged != row[17] and message.base is not None:
             self._violate(
@@ -744,65 +639,10 @@ class Checker:
         if claim is None:
             claim = self._claims[key] = ClaimState(target, until)
             claim.is_lossy = True
-        if kind == EventType.CLAIM_LAPSED and max(until, claim.until) > at_ms:
+        is_early = kind == EventType.CLAIM_LAPSED and max(until, claim.until) > at_ms
+        if is_early and not self._shard:
             self._violate(Rule.TOO_EARLY, f"{target} lapses, and its lease goes on until {until}")
         claim.until, claim.hides = until, kind != EventType.CLAIM_LAPSED
-
-    # --- queues, sessions --------------------------------------------------------------------
-
-    def _queue_created(self, row: Row) -> None:
-        place = row[4], row[5]
-        given = None if place in self._queues else self._given.get(place)
-        queue = self._queues[place] = QueueState(given)
-        queue.created, queue.count, queue.since = True, 0, self._number
-        self._forget_queue(place)
-
-    def _queue_emptied(self, row: Row) -> None:
-        place = row[4], row[5]
-        queue = self._find(place)
-        queue.count, queue.since = 0, self._number
-        queue.halted.clear()
-        for message_id, message in tuple(self._messages.items()):
-            if message.queue == place and message.staged is None:
-                self._unclaim(message)
-                del self._messages[message_id]
-                self._remember_end(message_id)
-            elif message.queue == place:
-                message.number = self._number
-        self._forget_queue(place, claims=row[3] == EventType.QUEUE_DELETED)
-
-    def _forget_queue(self, place: Place, *, claims: bool = True) -> None:
-        self._groups.forget(place)
-        for key in [key for key in self._claims if key[0] == place] if claims else ():
-            del self._claims[key]
-
-    def _queue_updated(self, row: Row) -> None:
-        place, reason = (row[4], row[5]), row[16] or ""
-        queue = self._find(place)
-        changes = changes_in(reason)
-        if changes is None:
-            queue.settings = {}
-            self.report.not_judged["changes of settings that are too long to be told"] += 1
-            return
-        queue.update(changes)
-        if "event_log" in changes:
-            queue.is_blind = self._any_blind = True
-            queue.count, queue.since = None, self._number
-            self._groups.forget(place)
-
-    def _queue_paused(self, row: Row) -> None:
-        until = NEVER_MS if row[8] is None else row[8]
-        paused = row[3] == EventType.QUEUE_PAUSED
-        self._find((row[4], row[5])).paused_until = until if paused else 0
-
-    def _group_event(self, row: Row) -> None:
-        self._find((row[4], row[5])).note_group(row[3], row[18], row[15])
-
-    def _session_event(self, row: Row) -> None:
-        if row[3] != EventType.SESSION_STARTED:
-            self._over[row[15]] = self._active_ms, row[2]
-            if len(self._over) > SESSIONS:
-                del self._over[next(iter(self._over))]
 
 
 _NEW: Final = frozenset({int(EventType.PUT), int(EventType.STAGED)})

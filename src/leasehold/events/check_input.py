@@ -6,13 +6,21 @@ Part of :mod:`leasehold.events.check`. Only what reads Parquet needs pyarrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.domain.events import EventType
 from leasehold.events.check import Checker
-from leasehold.events.check_state import FIELDS, Place, Row, Rule, Violation, changes_in
+from leasehold.events.check_state import (
+    FIELDS,
+    Place,
+    Report,
+    Row,
+    Rule,
+    Violation,
+    changes_in,
+)
 from leasehold.events.names import FIELDS as COLUMNS
 from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
 
@@ -25,7 +33,44 @@ _PHASES: Final = {name: number for number, name in PHASE_NAMES.items()}
 _COLUMN_OF: Final = {field: column for column, field in COLUMNS.items()}
 _TEXTS: Final = ("account", "queue", "session", "reason", "target", "group_id")
 """Columns in which few values stand again and again."""
-_ROWS_AT_ONCE: Final = 16_384
+_SPLIT: Final = 4
+
+
+def check_all(
+    read: Callable[[], Iterable[Sequence[Row]]],
+    *,
+    at_once: int | None = None,
+    read_again: Callable[[int], None] = lambda _: None,
+    **how: Any,
+) -> Report:
+    """Check a log in bounded memory.
+
+    Args:
+        read: Reads the log from the beginning, in pieces; called again where it is read again.
+        at_once: Messages that are kept in memory at most, some 600 bytes each. With more of them
+            the log is judged in parts, and read once for each. None: all, in one go.
+        read_again: Told in how many parts the log is read, when that is more than before.
+        how: See :class:`~leasehold.events.check.Checker`.
+    """
+    todo = [(1, 0)]
+    result: Report | None = None
+    while todo:
+        shards, shard = todo.pop()
+        checker = Checker(shard=(shards, shard), **how)
+        for rows in read():
+            checker.feed(rows)
+            if at_once is not None and checker.live > at_once:
+                read_again(shards * _SPLIT)
+                todo += [(shards * _SPLIT, shard + more * shards) for more in range(_SPLIT)]
+                break
+        else:
+            report = checker.end()
+            if result is None:
+                result = report
+            else:
+                result.plus(report)
+    assert result is not None
+    return result
 
 
 # --- what the native API and the command line give out ------------------------------------------
