@@ -17,7 +17,7 @@ from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import Exemption
 from leasehold.events.check import Checker, Report, Rule
-from leasehold.events.check_input import add_found, compare, rows_of
+from leasehold.events.check_input import compare, found_in_queue, rows_of
 from leasehold.testing import InProcessServer
 
 QUEUE: Final = "work"
@@ -281,14 +281,14 @@ def play(work: Callable[[Scene], None], store: str = "sqlite") -> Seen:
             ids = both.live_ids(place)
             views = client.queue(info.name).inspect(states=_ALL_STATES, body=False)
             listed = {view.id for view in views}
-            add_found(both, place, compare(ids, ids, (), listed))
+            found_in_queue(both, place, compare(ids, ids, (), listed))
             told = {"the Azure face": _azure_count(server, info.name)}
             if info.counts is not None and not info.counts.expired:
                 told["the native API"] = info.counts.total
             for who, many in told.items():
                 if many != report.counts.get(place):
                     sentence = f"{who} says {many} messages, the log {report.counts.get(place)}"
-                    add_found(both, place, [(Rule.EXACT_COUNT, None, sentence)])
+                    found_in_queue(both, place, [(Rule.EXACT_COUNT, None, sentence)])
         return Seen(log, report)
 
 

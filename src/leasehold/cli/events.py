@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.cli.output import clean
-from leasehold.cli.remote import Session, remote
+from leasehold.cli.remote import RemoteCommand, Session, remote
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import QUEUE
 from leasehold.client import Client
@@ -21,6 +22,15 @@ from leasehold.client.models import Event
 from leasehold.events import trace as story
 
 _PAGE: Final = 1_000
+_AT_ONCE: Final = 1_000_000
+_CHECK_EPILOG: Final = """\b
+Exit codes:
+  0    nothing is wrong
+  1    something is: see what is printed
+  2    it cannot be judged: no events, or of types that this version does not know
+  3    no Leasehold server answers at the address
+  130  Ctrl+C
+"""
 _LAST: Final = 20
 _WIDER: Final = 8
 _LOOK_AGAIN_S: Final = 1.0
@@ -89,6 +99,83 @@ def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
         raise
     if not tape.shown and last:
         session.screen.hint(_nothing(wanted, page.last_seq or 0))
+
+
+@events.command("check", cls=RemoteCommand, epilog=_CHECK_EPILOG)
+@click.option(
+    "--from",
+    "paths",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="A folder of exported events, a Parquet file, or a file of what leasehold events tail "
+    "--after 0 --json prints. May be given several times, in their order. Default: what the "
+    "server's database still has.",
+)
+@click.option(
+    "--of-account",
+    "of_account",
+    metavar="NAME",
+    help="With --from: only events of this account. Default: of all.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Show only what is found in this queue. May be given several times.",
+)
+@click.option(
+    "--definitions",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --from: what leasehold definitions export has written at the log's end. Budgets, "
+    "order and limits of groups are judged by it.",
+)
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="The log does not tell of all messages, although it begins with batch 1.",
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Without --from: also compare the log with what is in the queues now.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_AT_ONCE,
+    show_default=True,
+    help="Keep so many messages in memory, some 600 bytes each. A log with more of them at a time "
+    "is read several times.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=_LAST,
+    show_default=True,
+    help="How many violations to show.",
+)
+def check(session: Session, **options: Any) -> None:
+    """Check the log against the rules: no two leases, nothing lost, nothing early, exact counts.
+
+    A log may begin in the middle. What it does not tell is left out, and how much that is.
+
+    Example: leasehold events check --live
+
+    Example: leasehold events check --from /data/events
+    """
+    if options["paths"] and options["live"]:
+        raise click.UsageError("--live compares a server's own log: leave --from out.")
+    if not options["paths"] and (options["of_account"] or options["definitions"]):
+        raise click.UsageError("--of-account and --definitions go with --from.")
+    # Late: the other commands need none of it.
+    from leasehold.cli.events_check import check as run  # noqa: PLC0415
+
+    run(session, **options)
 
 
 @remote("trace")

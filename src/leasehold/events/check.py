@@ -216,7 +216,7 @@ class Checker(Book):
             self._violate(Rule.KNOWN_MESSAGE, f"it was gone with event {ended[0]}.{ended[1]}")
         elif self._must_be_known(place, self._find(place)):
             self._violate(Rule.KNOWN_MESSAGE, "it was never put, or is gone")
-        else:
+        elif row[3] not in _UNCLEAR:
             self.report.known_from += 1
         self._messages.pop(message_id, None)
         self._adopt(row, place, message_id)
@@ -245,8 +245,8 @@ class Checker(Book):
         message.number = self._number
         self._messages[message_id] = message
         if kind == EventType.CLAIMED:
-            claim = self._claims.setdefault((place, target), ClaimState(target, row[8]))
-            claim.is_lossy, claim.until = True, row[8]
+            claim = self._claim_for(row)
+            claim.is_lossy = True
             message.claim, claim.members = claim, claim.members + 1
         # How many were there before is not known.
         self._find(message.queue).count = None
@@ -575,21 +575,29 @@ class Checker(Book):
     # --- claims ------------------------------------------------------------------------------
 
     def _claimed(self, row: Row, message: MessageState) -> None:
-        seq, at_ms, visible, target = row[0], row[2], row[8], row[17]
         self._deliver(row, message)
-        key = message.queue, target
-        claim = self._claims.get(key)
-        is_other = claim is None or claim.is_lossy or not claim.hides
-        if claim is None or is_other or claim.settled_seq is not None:
-            claim = self._claims[key] = ClaimState(target, visible)
-        elif not (seq - claim.step_seq <= 1 and at_ms == claim.step_ms):
-            if claim.step < _FULL_STEP:
-                self._violate(Rule.CLAIM_MEMBERS, f"{target} was open, and gets more members")
-            claim.step = 0
-        claim.step_seq, claim.step_ms, claim.step = seq, at_ms, claim.step + 1
-        claim.until, claim.hides = visible, True
+        claim = self._claim_for(row)
         self._keep(row, message, acts=True)
         message.claim, claim.members = claim, claim.members + 1
+
+    def _claim_for(self, row: Row) -> ClaimState:
+        """Return the claim that an event adds a member to: one that goes on, or another one."""
+        seq, at_ms, visible, target = row[0], row[2], row[8], row[17]
+        key = (row[4], row[5]), target
+        claim = self._claims.get(key)
+        if claim is not None and seq - claim.step_seq <= 1 and at_ms == claim.step_ms:
+            pass  # of the same step
+        elif claim is not None and seq - claim.extended_seq <= 1:
+            if claim.step < _FULL_STEP and not claim.is_lossy:
+                self._violate(Rule.CLAIM_MEMBERS, f"{target} was open, and gets more members")
+            claim.step = 0
+        else:
+            if claim is not None and claim.hides and claim.members and not claim.is_lossy:
+                self._violate(Rule.CLAIM_MEMBERS, f"{target} is opened, and has members")
+            claim = self._claims[key] = ClaimState(target, visible)
+        claim.step_seq, claim.step_ms, claim.step = seq, at_ms, claim.step + 1
+        claim.until, claim.hides = visible, True
+        return claim
 
     def _settle(self, row: Row, message: MessageState) -> None:
         seq, target = row[0], row[17]
@@ -643,6 +651,7 @@ class Checker(Book):
         if is_early and not self._shard:
             self._violate(Rule.TOO_EARLY, f"{target} lapses, and its lease goes on until {until}")
         claim.until, claim.hides = until, kind != EventType.CLAIM_LAPSED
+        claim.extended_seq = row[0] if claim.hides else claim.extended_seq
 
 
 _NEW: Final = frozenset({int(EventType.PUT), int(EventType.STAGED)})

@@ -295,7 +295,7 @@ def compare(
         yield Rule.KNOWN_MESSAGE, message_id, "the queue has it, and by the log it is gone"
 
 
-def add_found(
+def found_in_queue(
     checker: Checker, place: Place, found: Iterable[tuple[Rule, str | None, str]]
 ) -> None:
     """Add to a report what was found in a live queue; it stands at the end of the log."""
