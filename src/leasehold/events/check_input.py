@@ -137,18 +137,25 @@ _NUMBERS: Final = ("dequeue_count", "fence", "renewals", "visible_at_ms", "since
 # --- Parquet ------------------------------------------------------------------------------------
 
 
-def rows_in(table: pa.Table) -> list[Row]:
+def columns_read() -> list[str]:
+    """Return the columns of exported files that are looked at."""
+    return [_COLUMN_OF[name] for name in FIELDS]
+
+
+def rows_in(table: pa.Table, *, is_sorted: bool = False) -> list[Row]:
     """Return exported events as rows, in the order of the log.
 
     Args:
         table: With the columns of ``docs/reference/event-log.md``; those that an old file does not
             have may be missing.
+        is_sorted: Whether it is in the order of the log.
     """
     import pyarrow as pa  # noqa: PLC0415 - large, and of an extra
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    order = pc.sort_indices(table, sort_keys=[("seq", "ascending"), ("place", "ascending")])
-    table = table.take(order)
+    if not is_sorted:
+        order = pc.sort_indices(table, sort_keys=[("seq", "ascending"), ("place", "ascending")])
+        table = table.take(order)
     lists: list[list[Any]] = []
     for name in FIELDS:
         column = _COLUMN_OF[name]
@@ -222,8 +229,7 @@ def rows_of_file(path: Path, account: str | None = None) -> list[Row]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - large, and of an extra
 
     file = pq.ParquetFile(path)
-    wanted = [_COLUMN_OF[name] for name in FIELDS]
-    table = file.read([name for name in wanted if name in file.schema_arrow.names])
+    table = file.read([name for name in columns_read() if name in file.schema_arrow.names])
     if account is not None:
         import pyarrow.compute as pc  # noqa: PLC0415
 
