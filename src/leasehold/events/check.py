@@ -209,7 +209,7 @@ class Checker(Book):
 
     def _meet(self, row: Row, place: Place, message_id: str, old: MessageState | None) -> None:
         """Deal with an event of a message that is not known."""
-        ended = self._ended.get(message_id)
+        ended = self._end_of(message_id)
         if old is not None and not self._find(old.queue).is_blind:
             self._violate(Rule.KNOWN_MESSAGE, "its queue had been emptied")
         elif ended is not None:
@@ -256,7 +256,11 @@ class Checker(Book):
         over = self._over.get(message.session or "")
         if over is None or message.phase != _LEASED or message.claim is not None:
             return
-        active_ms, at_ms = over
+        active_ms, at_ms, seq = over
+        if seq == self._seq and message_id is None:
+            return  # they end within the same transaction
+        if message.visible <= at_ms:
+            return  # it had run out by then
         late_ms = min(self._active_ms - active_ms, message.visible - at_ms)
         if late_ms > self._grace_ms and not self._find(message.queue).is_blind:
             self._violate(
@@ -363,6 +367,8 @@ class Checker(Book):
         if not fits or visible < at_ms:
             self._violate(Rule.MESSAGE_STATE, "a renewal does not leave a message like this")
         self._keep(row, message, acts=True)
+        if message.session in self._over:
+            message.session = None  # it had run out, and is ended anew: when, nobody can say
 
     def _released(self, row: Row, message: MessageState) -> None:
         at_ms, reason = row[2], row[16]
@@ -485,7 +491,7 @@ class Checker(Book):
         self._keep(row, message, acts=False)
         message.queue = account, target
         message.base, message.failures, message.interruptions, message.lapses = count, 0, 0, 0
-        self._enter(message.queue, message_id, message)
+        self._enter(message.queue, message_id, message, is_new=False)
 
     def _check_poisoned(self, reason: str | None, message: MessageState) -> None:
         """Judge whether a message was given up too early."""
@@ -592,9 +598,12 @@ class Checker(Book):
                 self._violate(Rule.CLAIM_MEMBERS, f"{target} was open, and gets more members")
             claim.step = 0
         else:
-            if claim is not None and claim.hides and claim.members and not claim.is_lossy:
+            given_back = self._given_back.get(_stream_of(row), -1)
+            is_there = claim is not None and claim.members and not claim.is_lossy
+            if claim is not None and is_there and given_back < claim.born:
                 self._violate(Rule.CLAIM_MEMBERS, f"{target} is opened, and has members")
             claim = self._claims[key] = ClaimState(target, visible)
+            claim.born = self._number
         claim.step_seq, claim.step_ms, claim.step = seq, at_ms, claim.step + 1
         claim.until, claim.hides = visible, True
         return claim
@@ -634,6 +643,7 @@ class Checker(Book):
         claim = message.claim
         if claim is None and message.base is not None:
             self._violate(Rule.CLAIM_MEMBERS, f"it leaves {target}, and is not in it")
+        self._given_back[_stream_of(row)] = self._number
         if fence == message.fence:
             self._check_same(row, message)
         else:
@@ -652,6 +662,11 @@ class Checker(Book):
             self._violate(Rule.TOO_EARLY, f"{target} lapses, and its lease goes on until {until}")
         claim.until, claim.hides = until, kind != EventType.CLAIM_LAPSED
         claim.extended_seq = row[0] if claim.hides else claim.extended_seq
+
+
+def _stream_of(row: Row) -> tuple[Place, str]:
+    """Return the stream of the claim that an event of a message names."""
+    return (row[4], row[5]), row[17].rpartition("/")[0]
 
 
 _NEW: Final = frozenset({int(EventType.PUT), int(EventType.STAGED)})

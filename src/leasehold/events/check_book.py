@@ -54,14 +54,18 @@ class Book:
         self._grace_ms = session_grace_ms
         self._messages: dict[str, MessageState] = {}
         self._ended: dict[str, tuple[int, int]] = {}
+        self._ended_before: dict[str, tuple[int, int]] = {}
         self._queues: dict[Place, QueueState] = {}
         self._claims: dict[tuple[Place, str], ClaimState] = {}
         self._settled: dict[int, tuple[Place, ClaimState]] = {}
         self._published: dict[tuple[str, str], int] = {}
         self._staged: dict[tuple[str, str], int] = {}
         """By account and transaction: how many messages are staged."""
-        self._over: dict[str, tuple[int, int]] = {}
-        """Sessions that are over: since when on the clock of activity, and on that of the log."""
+        self._given_back: dict[tuple[Place, str], int] = {}
+        """By stream: when members have left a claim last, which may have been given back."""
+        self._over: dict[str, tuple[int, int, int]] = {}
+        """Sessions that are over: since when on the clock of activity, on that of the log, and as
+        of which batch."""
         self._groups = GroupRules(self._violate)
         self._row: Row = ()
         self._number = 0
@@ -87,7 +91,7 @@ class Book:
         """Know nothing of the messages any more: events are left out here."""
         self._whole = False
         self._messages.clear()
-        self._ended.clear()
+        self._ended, self._ended_before = {}, {}
         self._claims.clear()
         for queue in self._queues.values():
             queue.count = None
@@ -118,13 +122,15 @@ class Book:
                 Violation(Rule(rule), seq, place, at_ms, account, queue, named, sentence)
             )
 
-    def _enter(self, place: Place, message_id: str, message: MessageState) -> None:
+    def _enter(
+        self, place: Place, message_id: str, message: MessageState, *, is_new: bool = True
+    ) -> None:
         """Count a message into a queue."""
         queue = self._find(place)
         if queue.count is not None:
             queue.count += 1
         if message.group is not None:
-            self._groups.arrived(queue, place, message_id, message)
+            self._groups.arrived(queue, place, message_id, message, is_new=is_new)
 
     def _leave(self, message_id: str, message: MessageState) -> None:
         """Count a message out of its queue."""
@@ -145,10 +151,14 @@ class Book:
         self._remember_end(message_id)
 
     def _remember_end(self, message_id: str) -> None:
-        ended = self._ended
-        ended[message_id] = self._seq, self._place_in
-        if len(ended) > ENDED:
-            del ended[next(iter(ended))]
+        if len(self._ended) >= ENDED // 2:
+            # To delete the oldest entries of a dictionary one by one is slow: it finds the gaps.
+            self._ended_before, self._ended = self._ended, {}
+        self._ended[message_id] = self._seq, self._place_in
+
+    def _end_of(self, message_id: str) -> tuple[int, int] | None:
+        """Return with which event a message was gone; None if that is not known."""
+        return self._ended.get(message_id) or self._ended_before.get(message_id)
 
     def _unclaim(self, message: MessageState, *, is_loss: bool = True) -> None:
         """Take a message out of its claim."""
@@ -227,6 +237,6 @@ class Book:
 
     def _session_event(self, row: Row) -> None:
         if row[3] != EventType.SESSION_STARTED:
-            self._over[row[15]] = self._active_ms, row[2]
+            self._over[row[15]] = self._active_ms, row[2], row[0]
             if len(self._over) > SESSIONS:
                 del self._over[next(iter(self._over))]

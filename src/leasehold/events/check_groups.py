@@ -17,6 +17,7 @@ _Place: TypeAlias = tuple[str, str]
 _Row: TypeAlias = tuple[Any, ...]
 _ORDER: Final = "group-order"
 _LIMIT: Final = "group-limit"
+_MOVED: Final = -1
 
 
 class _Claim(Protocol):
@@ -47,13 +48,15 @@ class Queue(Protocol):
 class _Group:
     """The messages of one group."""
 
-    __slots__ = ("firsts", "out", "seq")
+    __slots__ = ("firsts", "order", "out", "seq")
 
     def __init__(self) -> None:
         self.out: dict[str, Member] = {}
         """What was received before and is still there."""
         self.firsts: list[tuple[int, int, str, Member]] = []
         """A heap of what was not, by place; entries may be out of date."""
+        self.order: dict[str, int] = {}
+        """Of all that is there: what comes first of those that are visible since the same time."""
         self.seq: dict[str, int] = {}
         """In which batch a message was received last."""
 
@@ -68,17 +71,27 @@ class GroupRules:
     def __init__(self, violate: Callable[[str, str], None]) -> None:
         self._violate = violate
         self._groups: dict[tuple[_Place, str], _Group] = {}
+        self._arrived = 0
 
-    def arrived(self, queue: Queue, place: _Place, message_id: str, message: Member) -> None:
-        """Take a message into account that is new in a queue."""
+    def arrived(
+        self, queue: Queue, place: _Place, message_id: str, message: Member, *, is_new: bool
+    ) -> None:
+        """Take a message into account that comes into a queue.
+
+        One that was somewhere else before has its place by a time that is not known here.
+        """
         settings = queue.settings.get("groups")
         if settings is None or not _matters(settings) or message.group is None:
             return
         group = self._groups.setdefault((place, message.group), _Group())
+        order = row_key_of(message_id) if is_new else _MOVED
+        self._arrived += 1
+        group.order[message_id] = self._arrived if order is None else order
         if message.count:
             group.out[message_id] = message
-        else:
-            self._wait(group, message_id, message)
+        elif is_new:
+            entry = (message.visible, group.order[message_id], message_id, message)
+            heapq.heappush(group.firsts, entry)
 
     def left(self, place: _Place, message_id: str, message: Member) -> None:
         """Take into account that a message is in its queue no more."""
@@ -88,7 +101,8 @@ class GroupRules:
             return
         group.out.pop(message_id, None)
         group.seq.pop(message_id, None)
-        if not group.out and all(entry[3] is message for entry in group.firsts):
+        group.order.pop(message_id, None)
+        if not group.order:
             del self._groups[key]
 
     def forget(self, place: _Place) -> None:
@@ -128,27 +142,21 @@ class GroupRules:
             if group.seq.get(key) != seq and _is_hidden(each, at_ms):
                 self._violate(_ORDER, f"message {key} of its group is out")
                 break
-        if message.count:
+        own = group.order.get(message_id)
+        if message.count or own is None or own == _MOVED:
             return
         firsts = group.firsts
         while firsts:
-            place_ms, row_key, key, first = firsts[0]
-            if first.count or first.group != message.group or first.queue != message.queue:
+            place_ms, order, key, first = firsts[0]
+            if first.count or group.order.get(key) != order:
                 heapq.heappop(firsts)
-            elif first.visible != place_ms:
-                heapq.heapreplace(firsts, (first.visible, row_key, key, first))
-            elif first is message or first.expires <= at_ms or first.visible > at_ms:
-                return
-            elif (place_ms, row_key) < (message.visible, row_key_of(message_id) or 0):
-                self._violate(_ORDER, f"message {key} of its group waits before it")
-                return
+            elif first.visible != place_ms:  # its delay was changed
+                heapq.heapreplace(firsts, (first.visible, order, key, first))
             else:
+                is_ready = first.visible <= at_ms < first.expires
+                if is_ready and (place_ms, order) < (message.visible, own):
+                    self._violate(_ORDER, f"message {key} of its group waits before it")
                 return
-
-    @staticmethod
-    def _wait(group: _Group, message_id: str, message: Member) -> None:
-        place = message.visible, row_key_of(message_id) or 0
-        heapq.heappush(group.firsts, (*place, message_id, message))
 
 
 def _matters(settings: Mapping[str, Any]) -> bool:

@@ -206,8 +206,8 @@ class ClaimState:
     """A claim, as far as the log tells."""
 
     __slots__ = (
-        "extended_seq", "hides", "is_lossy", "members", "name", "settled_seq", "step", "step_ms",
-        "step_seq", "until",
+        "born", "extended_seq", "hides", "is_lossy", "members", "name", "settled_seq", "step",
+        "step_ms", "step_seq", "until",
     )  # fmt: skip
 
     def __init__(self, name: str, until_ms: int) -> None:
@@ -218,6 +218,8 @@ class ClaimState:
         self.step = 0
         """Members of the newest step."""
         self.step_seq = self.step_ms = self.extended_seq = -2
+        self.born = 0
+        """Number of the event that it was known with."""
         self.settled_seq: int | None = None
         self.is_lossy = False
         """Whether it may have become another one of the same name."""
