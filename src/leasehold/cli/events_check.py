@@ -38,7 +38,8 @@ NOT_JUDGED: Final = ExitCode.USAGE
 _PAGE: Final = 5_000
 _LINES_AT_ONCE: Final = 10_000
 _MS: Final = 1000
-_LIVE: Final = ("visible", "leased", "delayed", "deferred")
+_EXPIRED: Final = "expired"
+_STATES: Final = ("visible", "leased", "delayed", "deferred", _EXPIRED)
 
 
 class Source:
@@ -193,27 +194,20 @@ def _check_live(client: Client, how: dict[str, Any]) -> Report:
     """
     checker = Checker(**how)
     after = _read_on(client, checker, 0)
-    before: dict[str, set[str]] = {}
-    listed: dict[str, set[str]] = {}
-    names = [each.name for each in client.list_queues()]
-    for name in names:
+    for name in [each.name for each in client.list_queues()]:
         place = client.account, name
         queue = client.queue(name)
-        before[name] = checker.live_ids(place)
-        views = queue.inspect(states=_LIVE, body=False, page_size=1_000)
-        listed[name] = {view.id for view in views}
+        known = checker.live_ids(place)
+        live: set[str] = set()
+        expired: set[str] = set()
+        for view in queue.inspect(states=_STATES, body=False, page_size=1_000):
+            (expired if view.state == _EXPIRED else live).add(view.id)
+        # What has happened since may be in the list, or not.
         seen: set[str] = set()
         after = _read_on(client, checker, after, seen)
-        for each in names[: len(listed)]:
-            # What has happened since may be in one of the pages, or not.
-            before[each] -= seen
-            listed[each] -= seen
-    checker.end()
-    for name in names:
-        place = client.account, name
         now = checker.live_ids(place)
-        found_in_queue(checker, place, compare(before[name] & now, now, (), listed[name]))
-    return checker.report
+        found_in_queue(checker, place, compare((known & now) - seen, live - seen, expired | seen))
+    return checker.end()
 
 
 def _read_on(client: Client, checker: Checker, after: int, seen: set[str] | None = None) -> int:

@@ -279,25 +279,22 @@ def settings_at_start(
 
 
 def compare(
-    before: Collection[str],
-    after: Collection[str],
-    touched: Collection[str],
-    listed: Collection[str],
+    known: Collection[str], live: Collection[str], expired: Collection[str]
 ) -> Iterator[tuple[Rule, str, str]]:
-    """Compare what the log says is in a queue with what the queue says.
+    """Compare what the log says is in a queue with what the queue says, when both stand still.
 
     Args:
-        before: Ids of the messages that it has by the log up to before it was listed.
-        after: The same up to after that.
-        touched: Messages that there were events of in between.
-        listed: Ids of the messages that it says it has.
+        known: Ids of the messages that it has by the log.
+        live: Ids of those that it says it has.
+        expired: Ids of those that it says have expired; the log tells of their end when they are
+            swept.
 
     Yields:
         Rule, message and sentence of what does not fit.
     """
-    for message_id in sorted({*before} & {*after} - {*touched} - {*listed}):
+    for message_id in sorted({*known} - {*live} - {*expired}):
         yield Rule.NOTHING_LOST, message_id, "by the log it is there, and the queue has it not"
-    for message_id in sorted({*listed} - {*before} - {*after} - {*touched}):
+    for message_id in sorted({*live} - {*known}):
         yield Rule.KNOWN_MESSAGE, message_id, "the queue has it, and by the log it is gone"
 
 
