@@ -18,9 +18,9 @@ from leasehold.domain.events import OPERATOR, REMOVING, EventType
 from leasehold.domain.model import NEVER_MS, Outcome, Phase
 from leasehold.domain.queue_settings import POISON_SUFFIX, LapsedReceipts
 from leasehold.domain.sessions import NO_PROGRESS, SESSION_ENDED, SESSION_LOST
-from leasehold.events.check_book import Book
-from leasehold.events.check_state import (
+from leasehold.events.check_book import (
     FIELDS,
+    Book,
     ClaimState,
     MessageState,
     Place,
@@ -136,7 +136,7 @@ class Checker(Book):
         elif self._all_accounts and place != self._place_in + 1:
             self._out_of_order("events of its batch are missing before it")
         self._place_in = place
-        if self._shards > 1 and not self._is_mine(message_id, row[18]):
+        if self._shards > 1 and not self._is_mine(message_id, row.group_id):
             if kind in self._others:
                 self._others[kind](row)
             return
@@ -216,7 +216,7 @@ class Checker(Book):
             self._violate(Rule.KNOWN_MESSAGE, f"it was gone with event {ended[0]}.{ended[1]}")
         elif self._must_be_known(place, self._find(place)):
             self._violate(Rule.KNOWN_MESSAGE, "it was never put, or is gone")
-        elif row[3] not in _UNCLEAR:
+        elif row.type not in _UNCLEAR:
             self.report.known_from += 1
         self._messages.pop(message_id, None)
         self._adopt(row, place, message_id)
@@ -233,14 +233,14 @@ class Checker(Book):
 
     def _adopt(self, row: Row, place: Place, message_id: str) -> None:
         """Know a message from now on, as its event says."""
-        kind, target = row[3], row[17]
+        kind, target = row.type, row.target
         if kind in _GONE:
             self._remember_end(message_id)
         if kind in _GONE or kind in _UNCLEAR:
             return
         moved = kind in _MOVES
         message = MessageState((place[0], target) if moved else place, row)
-        message.base = row[9] if moved else None
+        message.base = row.dequeue_count if moved else None
         message.acts = not moved
         message.number = self._number
         self._messages[message_id] = message
@@ -273,7 +273,7 @@ class Checker(Book):
     # --- coming and going --------------------------------------------------------------------
 
     def _put(self, row: Row, kind: int, place: Place, message_id: str) -> None:
-        at_ms, expires, visible, count, fence, phase = row[2], *row[7:12]
+        _, _, at_ms, _, _, _, _, expires, visible, count, fence, phase, *_ = row
         known = self._messages.get(message_id)
         if known is not None and not self._is_emptied(known):
             self._violate(Rule.KNOWN_MESSAGE, "it is put, and was there already")
@@ -286,8 +286,8 @@ class Checker(Book):
         message.number = self._number
         self.report.messages += 1
         if kind == EventType.STAGED:
-            message.staged = row[17]
-            name = place[0], row[17]
+            message.staged = row.target
+            name = place[0], row.target
             self._staged[name] = self._staged.get(name, 0) + 1
         else:
             self._enter(place, message_id, message)
@@ -296,7 +296,7 @@ class Checker(Book):
 
     def _may_act(self, row: Row, message: MessageState) -> None:
         """Judge an action with a receipt."""
-        at_ms = row[2]
+        at_ms = row.at_ms
         if message.staged is not None:
             self._violate(Rule.STAGED_HIDDEN, f"it is staged in {message.staged}")
         elif not message.acts:
@@ -312,7 +312,7 @@ class Checker(Book):
 
     def _check_rise(self, row: Row, message: MessageState) -> None:
         """Judge fence and count after what raises the fence, and nothing else."""
-        fence, count = row[10], row[9]
+        fence, count = row.fence, row.dequeue_count
         if fence != message.fence + 1:
             self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
         if count != message.count:
@@ -342,8 +342,8 @@ class Checker(Book):
         self._gone(row, message)
 
     def _renewed(self, row: Row, message: MessageState) -> None:
-        at_ms, visible, count, fence, phase, since, _, renewals = row[2], *row[8:15]
-        if row[16] == OPERATOR:
+        _, _, at_ms, _, _, _, _, _, visible, count, fence, phase, since, _, renewals, *_ = row
+        if row.reason == OPERATOR:
             if fence != message.fence or renewals != message.renewals:
                 self._violate(Rule.FENCE_ORDER, "an operator has raised its fence by extending it")
             if phase != _LEASED or message.phase != _LEASED:
@@ -371,7 +371,7 @@ class Checker(Book):
             message.session = None  # it had run out, and is ended anew: when, nobody can say
 
     def _released(self, row: Row, message: MessageState) -> None:
-        at_ms, reason = row[2], row[16]
+        at_ms, reason = row.at_ms, row.reason
         self._may_act(row, message)
         self._check_back(row, message, at_ms)
         if message.phase == _LEASED:
@@ -381,7 +381,7 @@ class Checker(Book):
 
     def _check_back(self, row: Row, message: MessageState, at_ms: int) -> None:
         """Judge a message that is given back."""
-        visible, phase, since = row[8], row[11], row[12]
+        visible, phase, since = row.visible_at_ms, row.phase, row.since_ms
         self._check_rise(row, message)
         if phase != _DEFERRED or since != at_ms or visible < at_ms:
             self._violate(Rule.MESSAGE_STATE, "it is given back, and does not look so")
@@ -429,7 +429,7 @@ class Checker(Book):
 
     def _check_terms(self, row: Row, message: MessageState) -> None:
         """Judge a delivery by what its queue, session and group allow."""
-        at_ms, session, group = row[2], row[15], row[18]
+        at_ms, session, group = row.at_ms, row.session, row.group_id
         queue = self._find(message.queue)
         if queue.paused_until > at_ms:
             self._violate(Rule.TOO_EARLY, f"its queue is paused until {queue.paused_until}")
@@ -460,7 +460,7 @@ class Checker(Book):
         self._keep(row, message, acts=True)
 
     def _lapsed(self, row: Row, message: MessageState) -> None:
-        at_ms = row[2]
+        at_ms = row.at_ms
         was = message.visible if message.claim is None else message.claim.until
         if message.phase != _LEASED:
             self._violate(Rule.MESSAGE_STATE, "its lease lapses, and it is on none")
@@ -474,7 +474,7 @@ class Checker(Book):
         message.number = self._number
 
     def _moved(self, row: Row, message: MessageState) -> None:
-        at_ms, kind, account, target = row[2], row[3], row[4], row[17]
+        at_ms, kind, account, target = row.at_ms, row.type, row.account, row.target
         visible, count, fence, phase, since = row[8:13]
         if message.staged is not None:
             self._violate(Rule.STAGED_HIDDEN, f"it is staged in {message.staged}")
@@ -485,8 +485,8 @@ class Checker(Book):
         if phase != Phase.WAITING or since != at_ms or visible != at_ms:
             self._violate(Rule.MESSAGE_STATE, "it is moved, and does not begin anew")
         if kind == EventType.POISONED:
-            self._check_poisoned(row[16], message)
-        message_id = row[6]
+            self._check_poisoned(row.reason, message)
+        message_id = row.message_id
         self._leave(message_id, message)
         self._keep(row, message, acts=False)
         message.queue = account, target
@@ -504,11 +504,11 @@ class Checker(Book):
             self._violate(Rule.POISON_BUDGET, f"it was delivered {deliveries} times of {budget}")
 
     def _amended(self, row: Row, message: MessageState) -> None:
-        at_ms, fence, phase = row[2], row[10], row[11]
+        at_ms, count, fence, phase = row.at_ms, row.dequeue_count, row.fence, row.phase
         if fence <= message.fence:
             self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
-        if row[9] != message.count:
-            self._violate(Rule.EXACT_COUNT, f"its count is {row[9]} and was {message.count}")
+        if count != message.count:
+            self._violate(Rule.EXACT_COUNT, f"its count is {count} and was {message.count}")
         if at_ms >= message.expires and message.claim is None:
             self._violate(Rule.EXPIRED_ACTION, f"it had expired at {message.expires}")
         if message.phase == _LEASED and message.visible <= at_ms and phase != _LEASED:
@@ -516,12 +516,12 @@ class Checker(Book):
         self._keep(row, message, acts=False)
 
     def _removed(self, row: Row, message: MessageState) -> None:
-        if row[10] != message.fence:
-            self._violate(Rule.FENCE_ORDER, f"its fence is {row[10]} after {message.fence}")
+        if row.fence != message.fence:
+            self._violate(Rule.FENCE_ORDER, f"its fence is {row.fence} after {message.fence}")
         self._gone(row, message)
 
     def _lease_ended(self, row: Row, message: MessageState) -> None:
-        at_ms, reason = row[2], row[16]
+        at_ms, reason = row.at_ms, row.reason
         was = message.visible if message.claim is None else message.claim.until
         if message.phase != _LEASED or was <= at_ms:
             self._violate(Rule.MESSAGE_STATE, "its lease is ended, and it is on none")
@@ -531,7 +531,7 @@ class Checker(Book):
         self._keep(row, message, acts=False)
 
     def _expired(self, row: Row, message: MessageState) -> None:
-        at_ms = row[2]
+        at_ms = row.at_ms
         if at_ms < message.expires:
             self._violate(Rule.EXPIRED_ACTION, f"it was to live until {message.expires}")
         if message.claim is not None and message.claim.hides:
@@ -546,7 +546,8 @@ class Checker(Book):
     # --- transactions ------------------------------------------------------------------------
 
     def _publish(self, row: Row, message: MessageState) -> None:
-        at_ms, account, visible, count, fence, target = row[2], row[4], *row[8:11], row[17]
+        at_ms, account, visible = row.at_ms, row.account, row.visible_at_ms
+        count, fence, target = row.dequeue_count, row.fence, row.target
         if message.staged != target and message.base is not None:
             self._violate(
                 Rule.STAGED_HIDDEN, f"it is published with {target}, and not staged in it"
@@ -557,13 +558,13 @@ class Checker(Book):
             self._published[account, message.staged] = self._number
             self._unstage(account, message)
             message.staged = None
-            self._enter(message.queue, row[6], message)
+            self._enter(message.queue, row.message_id, message)
         self._keep(row, message, acts=True)
 
     def _discarded(self, row: Row, message: MessageState) -> None:
-        if message.staged != row[17] and message.base is not None:
+        if message.staged != row.target and message.base is not None:
             self._violate(
-                Rule.STAGED_HIDDEN, f"it is discarded with {row[17]}, and not staged in it"
+                Rule.STAGED_HIDDEN, f"it is discarded with {row.target}, and not staged in it"
             )
         self._gone(row, message)
 
@@ -588,8 +589,8 @@ class Checker(Book):
 
     def _claim_for(self, row: Row) -> ClaimState:
         """Return the claim that an event adds a member to: one that goes on, or another one."""
-        seq, at_ms, visible, target = row[0], row[2], row[8], row[17]
-        key = (row[4], row[5]), target
+        seq, at_ms, visible, target = row.seq, row.at_ms, row.visible_at_ms, row.target
+        key = (row.account, row.queue), target
         claim = self._claims.get(key)
         if claim is not None and seq - claim.step_seq <= 1 and at_ms == claim.step_ms:
             pass  # of the same step
@@ -609,7 +610,7 @@ class Checker(Book):
         return claim
 
     def _settle(self, row: Row, message: MessageState) -> None:
-        seq, target = row[0], row[17]
+        seq, target = row.seq, row.target
         claim = message.claim
         if claim is None:
             if message.base is not None:
@@ -639,7 +640,7 @@ class Checker(Book):
                 del self._claims[place, claim.name]
 
     def _unclaimed(self, row: Row, message: MessageState) -> None:
-        fence, target = row[10], row[17]
+        fence, target = row.fence, row.target
         claim = message.claim
         if claim is None and message.base is not None:
             self._violate(Rule.CLAIM_MEMBERS, f"it leaves {target}, and is not in it")
@@ -647,12 +648,12 @@ class Checker(Book):
         if fence == message.fence:
             self._check_same(row, message)
         else:
-            self._check_back(row, message, row[2])
+            self._check_back(row, message, row.at_ms)
         self._keep(row, message, acts=True)
 
     def _claim_event(self, row: Row) -> None:
-        at_ms, kind, account, queue, target = *row[2:6], row[17]
-        until, key = row[8] or 0, ((account, queue), target)
+        at_ms, kind, account, queue, target = *row[2:6], row.target
+        until, key = row.visible_at_ms or 0, ((account, queue), target)
         claim = self._claims.get(key)
         if claim is None:
             claim = self._claims[key] = ClaimState(target, until)
@@ -661,12 +662,12 @@ class Checker(Book):
         if is_early and not self._shard:
             self._violate(Rule.TOO_EARLY, f"{target} lapses, and its lease goes on until {until}")
         claim.until, claim.hides = until, kind != EventType.CLAIM_LAPSED
-        claim.extended_seq = row[0] if claim.hides else claim.extended_seq
+        claim.extended_seq = row.seq if claim.hides else claim.extended_seq
 
 
 def _stream_of(row: Row) -> tuple[Place, str]:
     """Return the stream of the claim that an event of a message names."""
-    return (row[4], row[5]), row[17].rpartition("/")[0]
+    return (row.account, row.queue), row.target.rpartition("/")[0]
 
 
 _NEW: Final = frozenset({int(EventType.PUT), int(EventType.STAGED)})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.domain.events import EventType
 from leasehold.events.check import Checker
-from leasehold.events.check_state import (
+from leasehold.events.check_book import (
     FIELDS,
     Place,
     Report,
@@ -127,7 +127,8 @@ def _row(event: Mapping[str, Any]) -> Row:
         made |= {name: event.get(name) or 0 for name in _NUMBERS} | made
         made["phase"] = made["phase"] or 0
     head = {name: event[name] for name in ("seq", "place", "at_ms")}
-    return tuple({**event, **made, **head}.get(name) for name in FIELDS)
+    whole = {**event, **made, **head}
+    return Row._make(whole.get(name) for name in FIELDS)
 
 
 _NUMBERS: Final = ("dequeue_count", "fence", "renewals", "visible_at_ms", "since_ms")
@@ -173,7 +174,7 @@ def rows_in(table: pa.Table, *, is_sorted: bool = False) -> list[Row]:
             if pa.types.is_timestamp(values.type):
                 values = values.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
             lists.append(_integers(values))
-    return list(zip(*lists, strict=True))
+    return list(map(Row._make, zip(*lists, strict=True)))
 
 
 def _integers(values: Any) -> list[int | None]:
@@ -252,12 +253,12 @@ def settings_at_start(
     found = {place: dict(settings) for place, settings in now.items()}
     seen: dict[Place, set[str]] = {}
     for row in updates:
-        kind, place = row[3], (row[4], row[5])
+        kind, place = row.type, (row.account, row.queue)
         if kind == EventType.QUEUE_DELETED:
             found.pop(place, None)  # what there is now is another queue
         if kind != EventType.QUEUE_UPDATED or place not in found:
             continue
-        changes = changes_in(row[16] or "")
+        changes = changes_in(row.reason or "")
         if changes is None:
             del found[place]
             continue

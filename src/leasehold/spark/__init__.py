@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from leasehold.spark.check import check_events
+    from leasehold.spark.batch.events import check_events
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
     from leasehold.spark.pipeline.run import Pipeline
@@ -22,7 +22,7 @@ _WHERE: Final = {
     "LeaseholdDataSource": "leasehold.spark.source",
     "Pipeline": "leasehold.spark.pipeline.run",
     "SettleListener": "leasehold.spark.stream.reader",
-    "check_events": "leasehold.spark.check",
+    "check_events": "leasehold.spark.batch.events",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
     "running_cluster": "leasehold.spark.cluster",

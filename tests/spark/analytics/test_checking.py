@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leasehold.domain.events import Event, EventType
-from leasehold.events.check import FIELDS, Checker, Rule
+from leasehold.events.check import FIELDS, Checker, Row, Rule
 from leasehold.events.parquet import FileBuilder
 from leasehold.spark import check_events
 from leasehold.stores.memory import MemoryStore
@@ -18,7 +18,7 @@ from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker
 from tests.contract.stores.random_work import RandomWork
 
-_row = attrgetter(*FIELDS)
+_get = attrgetter(*FIELDS)
 
 
 def export(events: list[Event], folder: Path) -> None:
@@ -62,7 +62,7 @@ def test_spark_finds_the_same(spark: SparkSession, tmp_path: Path, seed: int) ->
         events = spoiled(events, random.Random(seed))
     export(events, tmp_path)
     checker = Checker()
-    checker.feed(map(_row, events))
+    checker.feed(Row._make(_get(event)) for event in events)
     report = checker.end()
     rows = check_events(spark.read.parquet(str(tmp_path)), parts=3).collect()
     found = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from leasehold.domain.queue_settings import (
     QueueSettings,
 )
 from leasehold.events.check import FIELDS, Checker, Report, Row, Rule
+from leasehold.events.check_book import changes_in
 from leasehold.events.check_input import (
     check_all,
     files_in,
@@ -33,7 +34,6 @@ from leasehold.events.check_input import (
     rows_of_lines,
     settings_at_start,
 )
-from leasehold.events.check_state import changes_in
 from leasehold.events.parquet import FileBuilder
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -41,9 +41,13 @@ from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.contract.stores.random_work import RandomWork
 
-_row: Callable[[Event], Row] = attrgetter(*FIELDS)
+_get = attrgetter(*FIELDS)
 NO_GRACE_MS = 10**12
 """Random work sweeps when it likes, so that leases may go on for long after their session."""
+
+
+def _row(event: Event) -> Row:
+    return Row._make(_get(event))
 
 
 def checked(rows: Sequence[Row], **how: Any) -> Report:
@@ -86,10 +90,10 @@ def test_a_log_may_begin_anywhere(seed: int, tmp_path: Path) -> None:
     """What was there before is known from its first event on."""
     _, events = random_log("memory", tmp_path, 3_000, 6, seed)
     rows = [_row(event) for event in events]
-    seqs = sorted({row[0] for row in rows})
+    seqs = sorted({row.seq for row in rows})
     for part in range(1, 10):
         first = seqs[len(seqs) * part // 10]
-        report = checked([row for row in rows if row[0] >= first], session_grace_ms=NO_GRACE_MS)
+        report = checked([row for row in rows if row.seq >= first], session_grace_ms=NO_GRACE_MS)
         assert report.violations == []
         assert not report.whole
         assert report.known_from
@@ -284,7 +288,7 @@ def test_a_group_that_stands_still_gives_nothing() -> None:
     rows = [_row(event) for event in asker.events(0, 100)]
     assert checked(rows).violations == []
     *first, taken, halted = rows
-    swapped = [*first, (taken[0], 0, *halted[2:]), (halted[0], 0, *taken[2:])]
+    swapped = [*first, halted._replace(seq=taken.seq), taken._replace(seq=halted.seq)]
     assert Rule.GROUP_LIMIT in checked(swapped).found
 
 
@@ -297,8 +301,9 @@ def test_settings_go_back_to_where_the_log_begins() -> None:
     reason = 'groups.burst: 1 -> 2; failure_policy: {"max_deliveries": 3} -> null; metadata.a; x'
     assert changes_in(reason) is None
     reason = reason.removesuffix("; x")
-    update: Row = (1, 0, 0, EventType.QUEUE_UPDATED, "shop", "orders", *[None] * 9, None, reason)
-    update = (*update, *[None] * (len(FIELDS) - len(update)))
+    update = Row._make([None] * len(FIELDS))._replace(
+        type=EventType.QUEUE_UPDATED, account="shop", queue="orders", reason=reason
+    )
     assert settings_at_start(now, [update]) == {
         ("shop", "orders"): {
             "groups": {"order": "fifo", "burst": 1},
