@@ -160,6 +160,15 @@ def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
     help="The log does not tell of all messages, although it begins with batch 1.",
 )
 @click.option(
+    "--gap",
+    "gaps",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="SEQ",
+    help="Behind the batch with this number events are missing, as the server's own log told when "
+    "it had no more room for them. May be given several times.",
+)
+@click.option(
     "--live",
     is_flag=True,
     help="Without --from: also compare the log with what is in the queues now.",
@@ -416,6 +425,7 @@ def _run_check(  # noqa: PLR0913 - each is an option
     queues: Sequence[str],
     definitions: Path | None,
     partial: bool,
+    gaps: Sequence[int],
     live: bool,
     at_once: int,
     limit: int,
@@ -444,6 +454,7 @@ def _run_check(  # noqa: PLR0913 - each is an option
                 "settings": source.settings(definitions),
                 "whole": False if partial else None,
                 "all_accounts": source.all_accounts,
+                "gaps": gaps,
             }
             if live:
                 report = _check_live(session.client, how)

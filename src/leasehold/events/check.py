@@ -10,7 +10,7 @@ An event is a plain tuple of :data:`FIELDS`, because there can be 100 million of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from leasehold.domain.claims import AGAIN_STEP
@@ -61,17 +61,19 @@ class Checker(Book):
         whole: Whether the log begins with the store; None: it does if its first number is 1.
         all_accounts: Whether nothing was left out of the batches.
         session_grace_ms: How long leases may go on after their session, milliseconds.
+        gaps: Numbers of batches behind which events are left out, as is known from elsewhere.
         shard: How many parts the messages are judged in, and which of them this is, from 0. Events
             without a message are taken into account by all parts, and judged by the first.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each says something else of the log
         self,
         *,
         settings: Mapping[Place, Mapping[str, Any]] | None = None,
         whole: bool | None = None,
         all_accounts: bool = True,
         session_grace_ms: int = SESSION_GRACE_MS,
+        gaps: Collection[int] = (),
         shard: tuple[int, int] = (1, 0),
     ) -> None:
         super().__init__(
@@ -81,6 +83,7 @@ class Checker(Book):
             session_grace_ms=session_grace_ms,
             shard=shard,
         )
+        self._gaps = sorted(gaps)
         self._verbs: dict[int, Callable[[Row, MessageState], None]] = {
             EventType.RECEIVED: self._received,
             EventType.COMPLETED: self._completed,
@@ -186,6 +189,9 @@ class Checker(Book):
     def _go_on(self, seq: int, place: int, at_ms: int) -> None:
         """Begin another batch."""
         report = self.report
+        while self._gaps and seq > self._gaps[0]:
+            del self._gaps[0]
+            self.forget()
         if self._seq < 0:
             report.first_seq, report.first_at_ms = seq, at_ms
             if self._whole is None:

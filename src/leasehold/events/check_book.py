@@ -524,11 +524,12 @@ class Book:
     def forget(self) -> None:
         """Know nothing of the messages any more: events are left out here."""
         self._whole = False
-        self._messages.clear()
+        for known in (self._messages, self._claims, self._settled, self._staged, self._published):
+            known.clear()
         self._ended, self._ended_before = {}, {}
-        self._claims.clear()
-        for queue in self._queues.values():
+        for place, queue in self._queues.items():
             queue.count = None
+            self._groups.forget(place)
 
     def _is_mine(self, message_id: str | None, group: str | None) -> bool:
         """Tell whether an event is judged here: those of a group are all in one part."""
