@@ -18,7 +18,7 @@ from proof.log import scenarios, synthetic, traces
 from proof.log.prove import NOT_IN_THE_LOG
 
 from leasehold.events.check_input import files_in, rows_of_file
-from tests.unit.events.test_check import checked
+from tests.unit.events.checked import checked
 
 _QUICK = {"two-leases", "complete-kept", "fence-stays", "lost-on-release", "claim-changed"}
 _KEPT = Path(__file__).parent / "traces"

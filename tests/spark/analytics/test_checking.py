@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import random
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from leasehold.domain.events import Event, EventType
-from leasehold.events.check import FIELDS, Checker, Row, Rule
+from leasehold.events.check import Rule
 from leasehold.events.parquet import FileBuilder
 from leasehold.spark import check_events
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker
 from tests.contract.stores.random_work import RandomWork
-
-_get = attrgetter(*FIELDS)
+from tests.unit.events.checked import checked, row_of_event
 
 
 def export(events: list[Event], folder: Path) -> None:
@@ -61,9 +59,7 @@ def test_spark_finds_the_same(spark: SparkSession, tmp_path: Path, seed: int) ->
     if seed:
         events = spoiled(events, random.Random(seed))
     export(events, tmp_path)
-    checker = Checker()
-    checker.feed(Row._make(_get(event)) for event in events)
-    report = checker.end()
+    report = checked(map(row_of_event, events))
     rows = check_events(spark.read.parquet(str(tmp_path)), parts=3).collect()
     found = {
         (row.rule, row.seq, row.place, row.message_id, row.sentence) for row in rows if row.rule

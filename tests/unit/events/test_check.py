@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     QueueSettings,
 )
-from leasehold.events.check import FIELDS, Checker, Report, Row, Rule
+from leasehold.events.check import FIELDS, Row, Rule
 from leasehold.events.check_book import changes_in
 from leasehold.events.check_input import (
     check_all,
@@ -40,20 +38,7 @@ from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.contract.stores.random_work import RandomWork
-
-_get = attrgetter(*FIELDS)
-NO_GRACE_MS = 10**12
-"""Random work sweeps when it likes, so that leases may go on for long after their session."""
-
-
-def _row(event: Event) -> Row:
-    return Row._make(_get(event))
-
-
-def checked(rows: Sequence[Row], **how: Any) -> Report:
-    checker = Checker(**how)
-    checker.feed(rows)
-    return checker.end()
+from tests.unit.events.checked import NO_GRACE_MS, checked, row_of_event
 
 
 def random_log(kind: str, folder: Path, operations: int, size: int, seed: int) -> tuple[Any, list]:  # type: ignore[type-arg]
@@ -71,7 +56,7 @@ def random_log(kind: str, folder: Path, operations: int, size: int, seed: int) -
 def test_nothing_is_wrong_with_what_a_store_writes(kind: str, size: int, tmp_path: Path) -> None:
     """Every event is consumed, the counts are exact, and it is all the same in parts."""
     store, events = random_log(kind, tmp_path, 5_000, size, seed=11)
-    rows = [_row(event) for event in events]
+    rows = [row_of_event(event) for event in events]
     how: dict[str, Any] = {"session_grace_ms": NO_GRACE_MS}
     report = checked(rows, **how)
     assert report.violations == []
@@ -89,7 +74,7 @@ def test_nothing_is_wrong_with_what_a_store_writes(kind: str, size: int, tmp_pat
 def test_a_log_may_begin_anywhere(seed: int, tmp_path: Path) -> None:
     """What was there before is known from its first event on."""
     _, events = random_log("memory", tmp_path, 3_000, 6, seed)
-    rows = [_row(event) for event in events]
+    rows = [row_of_event(event) for event in events]
     seqs = sorted({row.seq for row in rows})
     for part in range(1, 10):
         first = seqs[len(seqs) * part // 10]
@@ -116,7 +101,7 @@ def test_a_log_that_was_off_for_a_while_is_no_alarm() -> None:
     asker.clock.advance(s=100)
     for _ in range(3):
         asker.complete(asker.receive_one())
-    report = checked([_row(event) for event in asker.events(0, 1_000)])
+    report = checked([row_of_event(event) for event in asker.events(0, 1_000)])
     assert report.violations == []
     assert report.known_from == 4
     assert report.counts == {}
@@ -131,7 +116,7 @@ def test_a_log_with_a_gap_that_is_told() -> None:
     asker.complete(asker.receive_one())
     lease = asker.receive_one()
     asker.complete(lease)
-    rows = [_row(event) for event in asker.events(0, 1_000)]
+    rows = [row_of_event(event) for event in asker.events(0, 1_000)]
     left = [*rows[:3], *rows[4:]]
     assert checked(left).violations
     report = checked(left, gaps=[rows[2].seq])
@@ -190,7 +175,7 @@ def twice(place: int) -> list[Event]:
 def test_the_life_of_a_message_is_fine() -> None:
     events = life()
     assert [event.type for event in events] == KINDS
-    assert checked([_row(event) for event in events]).violations == []
+    assert checked([row_of_event(event) for event in events]).violations == []
 
 
 AT_MS = life()[_TAKEN].at_ms
@@ -226,7 +211,7 @@ AT_MS = life()[_TAKEN].at_ms
 )
 def test_a_rule_that_is_broken_is_found(rule: Rule, events: list[Event]) -> None:
     """And the sentence, the place in the log and the message stand with it."""
-    report = checked([_row(event) for event in events])
+    report = checked([row_of_event(event) for event in events])
     found = [each for each in report.violations if each.rule is rule]
     assert found, report.violations
     assert found[0].sentence
@@ -235,7 +220,7 @@ def test_a_rule_that_is_broken_is_found(rule: Rule, events: list[Event]) -> None
 
 def test_what_settings_ask_for_is_judged_by_them() -> None:
     """They are told by the log, or by whoever checks it."""
-    rows = [_row(event) for event in life()]
+    rows = [row_of_event(event) for event in life()]
     place = ACCOUNT, QUEUE
     strict = {place: {"lapsed_receipts": str(LapsedReceipts.STRICT)}}
     assert checked(rows, settings=strict).violations == []
@@ -255,7 +240,7 @@ def grouped_log(*acts: str) -> list[Row]:
             asker.put(detail=Detail(group_id="a"))
         else:
             asker.receive_one(100)
-    return [_row(event) for event in asker.events(0, 1_000)]
+    return [row_of_event(event) for event in asker.events(0, 1_000)]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +269,7 @@ def test_a_group_that_stands_still_gives_nothing() -> None:
     asker.put(detail=Detail(group_id="a"))
     asker.receive_one()
     asker.ask(HaltGroup(ACCOUNT, QUEUE, "a", "stop"))
-    rows = [_row(event) for event in asker.events(0, 100)]
+    rows = [row_of_event(event) for event in asker.events(0, 100)]
     assert checked(rows).violations == []
     *first, taken, halted = rows
     swapped = [*first, halted._replace(seq=taken.seq), taken._replace(seq=halted.seq)]
@@ -334,7 +319,7 @@ def test_settings_of_a_real_change_are_read() -> None:
 def test_files_and_lines_say_the_same(tmp_path: Path) -> None:
     """A row is the same wherever it was read."""
     _, events = random_log("memory", tmp_path, 1_000, 6, seed=5)
-    rows = [_row(event) for event in events]
+    rows = [row_of_event(event) for event in events]
     left = events
     while left:
         builder = FileBuilder()
