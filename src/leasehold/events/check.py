@@ -5,7 +5,7 @@ It reads events in their order and knows from each what the message must be like
 be judged, because the log begins in the middle or does not tell, is left out and counted: there is
 no false alarm. It knows nothing of files, servers and Spark.
 
-An event is a plain tuple of :data:`FIELDS`, because there can be 100 million of them.
+An event is a :class:`Row`, a tuple, because there can be 100 million of them.
 """
 
 from __future__ import annotations
@@ -254,8 +254,9 @@ class Checker(Book):
             claim = self._claim_for(row)
             claim.is_lossy = True
             message.claim, claim.members = claim, claim.members + 1
-        # How many were there before is not known.
-        self._find(message.queue).count = None
+        queue = self._find(message.queue)
+        queue.count = None  # how many were there before is not known
+        queue.known += 1
 
     def _check_session(self, message: MessageState, message_id: str | None = None) -> None:
         """Judge a lease that goes on after its session."""

@@ -244,7 +244,8 @@ class QueueState:
     """A queue, as far as the log tells."""
 
     __slots__ = (
-        "count", "created", "halted", "held", "is_blind", "paused_until", "settings", "since",
+        "count", "created", "halted", "held", "is_blind", "known", "paused_until", "settings",
+        "since",
     )  # fmt: skip
 
     def __init__(self, settings: Mapping[str, Any] | None) -> None:
@@ -252,6 +253,8 @@ class QueueState:
         """Those that are known, by their names; what is not there is not known."""
         self.count: int | None = None
         """Messages in it; None for not known."""
+        self.known = 0
+        """Messages in it that are known."""
         self.created = False
         self.is_blind = False
         """Whether its log is off, or was."""
@@ -528,7 +531,7 @@ class Book:
             known.clear()
         self._ended, self._ended_before = {}, {}
         for place, queue in self._queues.items():
-            queue.count = None
+            queue.count, queue.known = None, 0
             self._groups.forget(place)
 
     def _is_mine(self, message_id: str | None, group: str | None) -> bool:
@@ -562,6 +565,7 @@ class Book:
     ) -> None:
         """Count a message into a queue."""
         queue = self._find(place)
+        queue.known += 1
         if queue.count is not None:
             queue.count += 1
         if message.group is not None:
@@ -570,6 +574,7 @@ class Book:
     def _leave(self, message_id: str, message: MessageState) -> None:
         """Count a message out of its queue."""
         queue = self._find(message.queue)
+        queue.known -= 1
         if queue.count is not None:
             queue.count -= 1
         if message.group is not None:
@@ -634,13 +639,13 @@ class Book:
         queue = self._find(place)
         queue.count, queue.since = 0, self._number
         queue.halted.clear()
-        for message_id, message in tuple(self._messages.items()):
+        # Most queues that are deleted are empty, and there can be many.
+        for message_id, message in tuple(self._messages.items()) if queue.known else ():
             if message.queue == place and message.staged is None:
                 self._unclaim(message)
                 del self._messages[message_id]
                 self._remember_end(message_id)
-            elif message.queue == place:
-                message.number = self._number
+        queue.known = 0
         self._forget_queue(place, claims=row.type == EventType.QUEUE_DELETED)
 
     def _forget_queue(self, place: Place, *, claims: bool = True) -> None:
@@ -659,7 +664,7 @@ class Book:
         queue.update(changes)
         if "event_log" in changes:
             queue.is_blind = self._any_blind = True
-            queue.count, queue.since = None, self._number
+            queue.count, queue.known, queue.since = None, 0, self._number
             self._groups.forget(place)
 
     def _queue_paused(self, row: Row) -> None:
