@@ -7,6 +7,7 @@ import pytest
 from leasehold.stores.postgres import state
 from tests.postgres import empty, find_programs, shared_cluster
 from tests.reliability.postgres_load import Load
+from tests.unit.events.checked import checked, row_of_event
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
 
@@ -26,6 +27,9 @@ def check(load: Load) -> None:
     assert load.finish() == []
     replayed, live = load.replayed()
     assert replayed == live
+    report = checked(map(row_of_event, load.asker.events(0, 10_000_000)))
+    assert report.violations == []
+    assert report.consumed == report.events
     counts = load.ledger.counts
     rare = {"backends ended", "claims settled", "committed together", "renewed", "released"}
     assert rare <= counts.keys()

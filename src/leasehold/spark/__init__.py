@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from leasehold.spark.batch.events import check_events
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
     from leasehold.spark.pipeline.run import Pipeline
@@ -21,6 +22,7 @@ _WHERE: Final = {
     "LeaseholdDataSource": "leasehold.spark.source",
     "Pipeline": "leasehold.spark.pipeline.run",
     "SettleListener": "leasehold.spark.stream.reader",
+    "check_events": "leasehold.spark.batch.events",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
     "running_cluster": "leasehold.spark.cluster",
@@ -31,6 +33,7 @@ __all__ = [
     "LeaseholdDataSource",
     "Pipeline",
     "SettleListener",
+    "check_events",
     "cluster_session",
     "local_session",
     "running_cluster",
