@@ -21,6 +21,7 @@ from proof.report import Check, Order
 Part: TypeAlias = Callable[[Order], Iterable[Check]]
 PARTS: Final = {
     "model": "proof.model.prove",
+    "log": "proof.log.prove",
 }
 """By name: the module with the part's function ``prove``."""
 

@@ -117,7 +117,11 @@ NextGroups ==
        \/ /\ \/ group[m] = 0 /\ (Receive(m) \/ PoisonAtReceive(m))
              \/ \E f \in 0..msg[m].fence :
                   \/ Complete(m, f)
-                  \/ msg[m].count > 0 /\ \E ticks \in {0, Lease} : Renew(m, f, ticks)
+                  \/ /\ msg[m].count > 0
+                     \* An ended lease has made room in its group, and is not begun again.
+                     /\ \E ticks \in {0, Lease} :
+                          /\ ticks > 0 /\ group[m] # 0 /\ msg[m].phase = "leased" => msg[m].hidden > 0
+                          /\ Renew(m, f, ticks)
              \/ Redrive(m)
              \/ Expire(m)
           /\ UNCHANGED <<group, line, halted>>
@@ -136,10 +140,9 @@ GroupOrder ==
        \A i \in 1..(Place(m) - 1) :
          group[line[i]] = group[m] /\ IsThere(msg[line[i]]) => line[i] \in Given]_groupVars
 
-\* No receive takes a group above its limit.
+\* No step takes a group above its limit.
 GroupLimit ==
-  [][\A m \in Given : group[m] # 0 =>
-       Cardinality(InFlight(msg', group[m])) <= Limit]_groupVars
+  [][\A g \in 1..GroupCount : Cardinality(InFlight(msg', g)) <= Limit]_groupVars
 
 \* A group that stands still gives nothing.
 GroupStandsStill == [][\A m \in Given : group[m] \notin halted]_groupVars

@@ -32,7 +32,7 @@ from leasehold.domain.model import (
     ReceiptParts,
     expiry_of,
 )
-from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts
+from leasehold.domain.queue_settings import FailurePolicy, GroupSettings, LapsedReceipts
 
 _MS: Final = 1000
 _WAITING_FOR: Final = {
@@ -203,8 +203,24 @@ def after_repeat(message: Message, now_ms: int, renew: Renew) -> Message:
     )
 
 
-def renew_refusal(message: Message, now_ms: int, renew: Renew) -> LeaseholdError | None:
-    """Refuse a renewal that would hide the message until after it has expired, unless it may."""
+def renew_refusal(
+    message: Message, now_ms: int, renew: Renew, groups: GroupSettings | None
+) -> LeaseholdError | None:
+    """Refuse a renewal that would hide the message until after it has expired, unless it may.
+
+    A lease that has ended is not counted in its group any more, and the group may have given another
+    message since. So where a group has a limit, an ended lease is not begun again by a renewal.
+    """
+    group_id = message.detail.group_id
+    if (
+        groups is not None
+        and group_id is not None
+        and renew.visibility_timeout_s
+        and message.phase is Phase.LEASED
+        and message.visible_at_ms <= now_ms
+        and groups.limit_of(group_id) is not None
+    ):
+        return LeaseLost("lapsed")
     if renew.past_expiry:
         return None
     if now_ms + renew.visibility_timeout_s * _MS > message.expires_at_ms:

@@ -9,8 +9,14 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain.model import Detail, Outcome
-from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
+from leasehold.domain.errors import LeaseLost, NotDone
+from leasehold.domain.model import Detail, Lease, Outcome
+from leasehold.domain.queue_settings import (
+    FailurePolicy,
+    GroupOrder,
+    GroupSettings,
+    LapsedReceipts,
+)
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
@@ -251,6 +257,28 @@ def test_limits_of_a_receive_of_few(asker: Asker) -> None:
     fill(asker, a=3, b=3, c=3)
     assert sorted(groups_of([asker.receive_one() for _ in range(3)])) == ["a", "b", "c"]
     assert asker.receive() == ()
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_late_renewal_does_not_exceed_a_limit(asker: Asker, *, atomic: bool) -> None:
+    """An ended lease has made room for another message of its group; it cannot be begun again."""
+    asker.govern(
+        groups=GroupSettings(max_in_flight=1), lapsed_receipts=LapsedReceipts.UNTIL_RETAKEN
+    )
+    fill(asker, a=2, none=1)
+    late, other = asker.receive(2, lease_s=10)
+    asker.clock.advance(s=10)
+    renewals = [asker.renew_command(lease, 60) for lease in (late, other)]
+    if atomic:
+        refused, not_done = asker.ask(c.Batch(tuple(renewals), atomic=True))
+        assert isinstance(refused, LeaseLost)
+        assert isinstance(not_done, NotDone)
+    else:
+        refused, renewed = asker.ask(c.Batch(tuple(renewals)))
+        assert isinstance(refused, LeaseLost)
+        assert refused.reason == "lapsed"
+        assert isinstance(renewed, Lease)
+    asker.complete(late)
 
 
 def test_deferred_messages_are_not_in_flight(asker: Asker) -> None:

@@ -117,7 +117,8 @@ class MessageHandlers:
         """Move the end of a lease."""
         now_ms, timeout_s = self._tables.now_ms, command.visibility_timeout_s
         table, row_key, message = self._tables.acting(command)
-        refusal = renew_refusal(message, now_ms, command)
+        groups = table.queue.settings.groups
+        refusal = renew_refusal(message, now_ms, command, groups)
         if refusal:
             raise refusal
         if is_repeat(message, read_receipt(self._tables.receipt_key, command.receipt), command):
@@ -222,9 +223,10 @@ class MessageHandlers:
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
         else:
-            _, _, message = self._tables.acting(command)
+            table, _, message = self._tables.acting(command)
             if isinstance(command, c.Renew):
-                refusal = renew_refusal(message, now_ms, command)
+                groups = table.queue.settings.groups
+                refusal = renew_refusal(message, now_ms, command, groups)
             elif isinstance(command, c.Release):
                 refusal = release_refusal(message, now_ms, command.delay_s)
         if refusal:

@@ -131,9 +131,10 @@ class FailureHandlers:
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
         else:
-            message = self.judge(command, now_ms).message
+            entry, _, message, _ = self.judge(command, now_ms)
             if isinstance(command, c.Renew):
-                refusal = renew_refusal(message, now_ms, command)
+                groups = entry.queue.settings.groups
+                refusal = renew_refusal(message, now_ms, command, groups)
             elif isinstance(command, c.Release):
                 refusal = release_refusal(message, now_ms, command.delay_s)
         if refusal:

@@ -455,7 +455,7 @@ class MessageHandlers:
         kept, receipt = self._judge(command, now_ms)
         entry, row_key, message, held = kept
         timeout_s = command.visibility_timeout_s
-        refusal = renew_refusal(message, now_ms, command)
+        refusal = renew_refusal(message, now_ms, command, entry.queue.settings.groups)
         if refusal is not None:
             raise refusal
         if is_repeat(message, receipt, command):
