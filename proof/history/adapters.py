@@ -19,8 +19,8 @@ class Refused(Exception):
 
     The text is the reason. For a receipt that is not good any more it begins with ``lost`` (the
     message is somebody else's, or the receipt was replaced) or ``gone`` (there is no such message);
-    ``busy`` means that the same call may succeed later. The checker looks into ``lost`` and
-    ``gone`` only.
+    ``busy`` means that the same call may succeed later. Any other reason is a violation, since
+    nothing is wrong with the calls.
     """
 
 
@@ -144,14 +144,21 @@ class System(Protocol):
         """Return the processes of the servers, which faults are done to; none if they are down."""
         ...
 
-    def restart(self) -> None:
-        """Start again on the same data after :meth:`kill`; return when calls are answered."""
+    def restart(self) -> float:
+        """Start those servers again, on the same data, that do not run.
+
+        Returns:
+            When calls are answered: by how many seconds the system's own time was moved, forward
+            above 0, because the clock is not what it was at the start before. 0 where nobody sets
+            clocks.
+        """
         ...
 
-    def barrier(self) -> None:
+    def barrier(self) -> float:
         """Return when no call that was given up before can take effect any more.
 
-        To kill and start all servers, with all connections to them cut, is good enough.
+        To kill and start all servers, with all connections to them cut, is good enough. The result
+        is that of :meth:`restart`.
         """
         ...
 

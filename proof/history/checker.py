@@ -35,6 +35,8 @@ COLUMNS: Final = (
 )
 """What is looked for, in the order in which it is shown."""
 _TOLD_AT_MOST: Final = 5
+_REASONS: Final = ("lost", "gone", "busy")
+"""For what a call may be refused that nothing is wrong with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,6 @@ class _Check:
             "late": promise.leases and promise.prompt,
             "doubled": True,
             "stale": promise.fenced,
-            "refused": promise.leases,
             "order": promise.ordered,
             "counts": promise.counts,
         }.get(column, True)
@@ -151,6 +152,7 @@ class _Check:
             self._check_delays(life)
             self._check_saved(life)
             self._check_receipts(life)
+        self._check_reasons()
         self._check_promptness()
         self._check_order()
         self._check_counts()
@@ -404,6 +406,8 @@ class _Check:
 
     def _check_refusal(self, life: _Life, act: Operation, receipt: _Receipt) -> None:
         """Look whether a holder was refused although its lease ran."""
+        if not self._promise.leases:
+            return
         birth = receipt.birth
         others: list[Operation] = [seen for seen, _ in life.handed if seen is not birth]
         others += [other for other in life.acts if other is not act and other is not birth]
@@ -416,6 +420,11 @@ class _Check:
             self._report("refused", "R1", text, birth, act)
 
     # Rules for a queue
+
+    def _check_reasons(self) -> None:
+        for each in self._history.operations:
+            if not each.may_have_acted and not each.reason.startswith(_REASONS):
+                self._report("refused", "R2", "nothing was wrong with this call", each)
 
     def _check_promptness(self) -> None:
         if "late" not in self._found:
@@ -480,7 +489,10 @@ class _Check:
         names = [message_of(each.body) for each in seen.delivered]
         ahead = set(names[: names.index(life.name)])
         for each in earlier:
-            if each.removed_s() >= seen.completed_s and each.name not in ahead:
+            # Their order is that of the system's time when they were put.
+            is_set_back = self._stepped_s(each.put.invoked_s, life.put.completed_s, forward=False)
+            is_there = each.removed_s() >= seen.completed_s and each.name not in ahead
+            if is_there and not is_set_back:
                 text = f"{life.name} was handed out past {each.name}"
                 self._report("order", "O1", text, each.put, life.put, seen)
                 return
