@@ -137,7 +137,10 @@ class System(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the processes of the servers with SIGKILL."""
+        """End the processes of the servers with SIGKILL; harmless if they have ended.
+
+        When this returns nothing goes on that they had begun, in their database for instance.
+        """
         ...
 
     def pids(self) -> Sequence[int]:

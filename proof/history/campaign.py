@@ -153,6 +153,9 @@ class Campaign:
         if others and not fault.is_alone and rng.random() < _AT_ONCE:
             self._do(rng.choice(others), (), rng, recorder)
         wait(fault, rng)
+        if fault.is_barrier:
+            self.system.kill()  # another fault may have started what this one had killed
+            recorder.add(Barrier(time.monotonic()))
         step_s = fault.stop()
         self.done[fault.name] += 1
         self._note(fault.name, begun_s, recorder, detail, step_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import signal
 import time
@@ -307,7 +308,8 @@ def work(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     schedule = Schedule(job)
     failures = 0
-    while not is_over:
+    parent = multiprocessing.parent_process()
+    while not is_over and (parent is None or parent.is_alive()):
         failures = 0 if schedule.step() else failures + 1
         if failures:
             time.sleep(min(failures, _PAUSES_AT_MOST) * _PAUSE_S)

@@ -38,6 +38,8 @@ class Fault(Protocol):
     """How long it lasts at most, seconds."""
     is_alone: bool
     """Whether no other fault may overlap with it."""
+    is_barrier: bool
+    """Whether it ends with a kill of all servers and a start, which makes a barrier."""
 
     def start(self, rng: random.Random) -> str:
         """Begin; return what exactly, for the record."""
@@ -54,12 +56,13 @@ class Kill:
     name = "kill"
     longest_s = 0.0
     is_alone = False
+    is_barrier = True
 
     def __init__(
         self, system: System, *, power: Shim | None = None, damage: Damage | None = None
     ) -> None:
         self._system = system
-        self._power = power
+        self.power = power
         self._damage = damage
         if power is not None:
             self.name = "power cut"
@@ -67,11 +70,11 @@ class Kill:
     def start(self, rng: random.Random) -> str:
         """Kill; with a power cut take away what was not synced."""
         self._system.kill()
-        return self._power.cut_power(rng, self._damage) if self._power else ""
+        return self.power.cut_power(rng, self._damage) if self.power else ""
 
     def stop(self) -> float:
         """Start again."""
-        return self._system.restart()
+        return self._system.barrier()
 
 
 class Pause:
@@ -80,6 +83,7 @@ class Pause:
     name = "pause"
     longest_s = 2.5
     is_alone = False
+    is_barrier = False
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -105,6 +109,7 @@ class Network:
     """A relay that is cut, held up one way or both, or slow."""
 
     longest_s = 2.0
+    is_barrier = False
 
     def __init__(self, name: str, relays: Sequence[Relay], *, is_alone: bool = False) -> None:
         self.name = name
@@ -137,6 +142,7 @@ class DiskError:
     name = "disk error"
     longest_s = 0.5
     is_alone = False
+    is_barrier = False
 
     def __init__(self, system: System, shim: Shim) -> None:
         self._system = system
@@ -161,6 +167,7 @@ class FullDisk:
     name = "disk full"
     longest_s = 1.5
     is_alone = False
+    is_barrier = False
 
     def __init__(self, system: System, mount: Path) -> None:
         self._system = system
@@ -187,6 +194,7 @@ class ClockStep:
     name = "clock step"
     longest_s = 0.5
     is_alone = True  # a server that started meanwhile would have another time
+    is_barrier = False
 
     def __init__(self, shim: Shim) -> None:
         self._shim = shim
@@ -210,6 +218,7 @@ class ClockStepWhileDown:
     name = "clock step while down"
     longest_s = 0.0
     is_alone = False
+    is_barrier = True
 
     def __init__(self, system: System, shim: Shim) -> None:
         self._system = system
@@ -226,7 +235,7 @@ class ClockStepWhileDown:
 
     def stop(self) -> float:
         """Start again; the clock stays so."""
-        return self._system.restart()
+        return self._system.barrier()
 
 
 class Descriptors:
@@ -235,6 +244,7 @@ class Descriptors:
     name = "no file descriptors"
     longest_s = 1.5
     is_alone = False
+    is_barrier = False
 
     def __init__(self, system: System, relays: Sequence[Relay]) -> None:
         self._system = system

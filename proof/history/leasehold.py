@@ -198,15 +198,10 @@ class Leasehold:
         """End all servers with SIGKILL."""
         with self._lock:
             for process in self.processes:
-                self.kill_one(process)
-
-    def kill_one(self, process: ServerProcess) -> None:
-        """End one server with SIGKILL."""
-        with self._lock:
-            process.end()
-            log = process.log
-            if "Traceback" in log:
-                self.endings.append(log)
+                process.end()
+                if "Traceback" in process.log:
+                    self.endings.append(process.log)
+            self._settle()
 
     def restart(self) -> float:
         """Start those that do not run; return by how much their time was moved."""
@@ -223,9 +218,7 @@ class Leasehold:
         """Kill all servers, cut all connections, and start the servers."""
         self.kill()
         for relay in self.relays:
-            relay.heal()
             relay.reset()
-        self._settle()
         return self.restart()
 
     def _note_clock(self) -> None:

@@ -49,6 +49,7 @@ class Crash:
     name: str = "database crash"
     longest_s: float = 0.5
     is_alone: bool = True  # a server cannot start meanwhile
+    is_barrier: bool = False
 
     def start(self, rng: random.Random) -> str:
         """Stop it at once."""
@@ -70,6 +71,7 @@ class Failover:
     name: str = "failover"
     longest_s: float = 0.3
     is_alone: bool = True
+    is_barrier: bool = False
 
     def start(self, rng: random.Random) -> str:
         """Kill all processes of the primary."""

@@ -7,6 +7,7 @@ server has begun before the fork, so a SIGKILL ends as much as it ever does.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ from typing import Final
 _ROOT: Final = Path(__file__).parents[2]
 _READY_S: Final = 60.0
 _LOOK_S: Final = 0.005
+_PR_SET_PDEATHSIG: Final = 1
 _MODULES: Final = ("leasehold.command", "leasehold.cli.server", "leasehold.server.main", "psycopg")
 """What a server imports, by itself or by these."""
 
@@ -60,7 +62,7 @@ class Spawner:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End the spawner; its servers go on."""
+        """End the spawner, and its servers with it."""
         self._process.kill()
         self._process.communicate()
 
@@ -155,6 +157,7 @@ def main() -> None:
 def _serve(log: Path, arguments: Sequence[str]) -> None:
     """Be a server; for a process that was forked."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # do not outlive the spawner
     file = os.open(log, os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, own in enumerate((nothing, file, file)):
