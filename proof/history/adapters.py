@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from proof.history.records import Delivery
 
@@ -64,6 +64,17 @@ class Promise:
     margin_s: float = 0.0
     """How far the system's own time may be off within one run, by its documentation: the length of
     its unit of time, and what its servers' clocks may differ."""
+
+
+class Restart(NamedTuple):
+    """What a start of servers was for the history."""
+
+    barrier_s: float | None = None
+    """A moment of CLOCK_MONOTONIC at which no old server ran and no connection was open, so that
+    no call that was given up before can take effect after it; None if there was none."""
+    moved_s: float = 0.0
+    """By how many seconds the system's own time was moved, forward above 0, because the clock is
+    not what it was at the start before. 0 where nobody sets clocks."""
 
 
 class Queue(Protocol):
@@ -139,7 +150,8 @@ class System(Protocol):
     def kill(self) -> None:
         """End the processes of the servers with SIGKILL; harmless if they have ended.
 
-        When this returns nothing goes on that they had begun, in their database for instance.
+        Connections are refused from then on, as they are of a dead server. When this returns
+        nothing goes on that the servers had begun, in their database for instance.
         """
         ...
 
@@ -147,21 +159,11 @@ class System(Protocol):
         """Return the processes of the servers, which faults are done to; none if they are down."""
         ...
 
-    def restart(self) -> float:
+    def restart(self) -> Restart:
         """Start those servers again, on the same data, that do not run.
 
-        Returns:
-            When calls are answered: by how many seconds the system's own time was moved, forward
-            above 0, because the clock is not what it was at the start before. 0 where nobody sets
-            clocks.
-        """
-        ...
-
-    def barrier(self) -> float:
-        """Return when no call that was given up before can take effect any more.
-
-        To kill and start all servers, with all connections to them cut, is good enough. The result
-        is that of :meth:`restart`.
+        Return when calls are answered. If no server ran, end all connections before the first one
+        is let through: what was sent to the old servers must not reach the new ones.
         """
         ...
 

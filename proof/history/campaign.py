@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.clock import SystemClock
-from proof.history.adapters import Queue, System
+from proof.history.adapters import Queue, Restart, System
 from proof.history.checker import Verdict, check
 from proof.history.client import LONGEST_S, Caller, Job, work
 from proof.history.faults import Fault, wait
@@ -108,9 +108,8 @@ class Campaign:
             self._end_clients(recorder)
             if drain:
                 begun_s = time.monotonic()
-                step_s = self.system.barrier()
-                self._note("barrier", begun_s, recorder, step_s=step_s)
-                recorder.add(Barrier(time.monotonic()))
+                self.system.kill()
+                self._note("last kill", begun_s, recorder, self.system.restart())
                 self._drain(recorder)
             recorder.add(ClockReading(time.monotonic(), clock.wall_drift_s()))
         finally:
@@ -153,22 +152,26 @@ class Campaign:
         if others and not fault.is_alone and rng.random() < _AT_ONCE:
             self._do(rng.choice(others), (), rng, recorder)
         wait(fault, rng)
-        if fault.is_barrier:
-            self.system.kill()  # another fault may have started what this one had killed
-            recorder.add(Barrier(time.monotonic()))
-        step_s = fault.stop()
+        restart = fault.stop()
         self.done[fault.name] += 1
-        self._note(fault.name, begun_s, recorder, detail, step_s)
+        self._note(fault.name, begun_s, recorder, restart, detail)
 
     def _note(
-        self, name: str, begun_s: float, recorder: Recorder, detail: str = "", step_s: float = 0.0
+        self, name: str, begun_s: float, recorder: Recorder, restart: Restart, detail: str = ""
     ) -> None:
         """Write down a fault that is over."""
-        ended_s = time.monotonic()
         recorder.add(
-            FaultRecord(name=name, begun_s=begun_s, ended_s=ended_s, detail=detail, step_s=step_s)
+            FaultRecord(
+                name=name,
+                begun_s=begun_s,
+                ended_s=time.monotonic(),
+                detail=detail,
+                step_s=restart.moved_s,
+            )
         )
-        self._offset_s += step_s
+        if restart.barrier_s is not None:
+            recorder.add(Barrier(restart.barrier_s))
+        self._offset_s += restart.moved_s
         self._farthest_s = max(self._farthest_s, self._offset_s)
 
     # Clients

@@ -129,6 +129,9 @@ class _Check:
             name: [] for name in COLUMNS if self._is_promised(name)
         }
         self._lives: dict[str, _Life] = {}
+        self._steps_back = sorted(
+            (each for each in history.faults if each.step_s < 0), key=lambda each: each.begun_s
+        )
         drifts = [each.drift_s for each in history.drifts]
         self._margin_s = promise.margin_s + (max(drifts) - min(drifts) if drifts else 0.0)
 
@@ -245,17 +248,12 @@ class _Check:
 
     def _visible_s(self, operation: Operation) -> float:
         """Return from when on what a call has hidden must be visible, if nothing else hides it."""
-        until_s = self._gone_s(operation) + operation.hidden_s
-        if until_s == inf:
-            return inf
-        stepped_s = self._stepped_s(operation.invoked_s, until_s, forward=False)
-        # What was added may contain the next step back, and so on.
-        while stepped_s > 0:
-            more_s = self._stepped_s(operation.invoked_s, until_s + stepped_s, forward=False)
-            if more_s == stepped_s:
-                break
-            stepped_s = more_s
-        return until_s + stepped_s + self._margin_s
+        until_s = self._gone_s(operation) + operation.hidden_s + self._margin_s
+        for back in self._steps_back:
+            # Also what was visible already is hidden once more in the time that comes twice.
+            if back.ended_s >= operation.invoked_s and until_s - back.step_s >= back.begun_s:
+                until_s -= back.step_s
+        return until_s
 
     def _held_until_s(self, life: _Life, grant: Operation) -> float:
         """Return until when nothing can have ended what *grant* has hidden."""

@@ -76,6 +76,8 @@ class Caller:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue = queue
+        self.is_busy = False
+        """Whether the last call was refused for now."""
         self._name = name
         self._recorder = recorder
         self._numbers = numbers
@@ -159,6 +161,7 @@ class Caller:
             told = {"outcome": Outcome.UNKNOWN, "reason": str(reason)[:200]}
         completion = Completion(**who, completed_s=self._now_s(), **told)
         self._recorder.add(completion)
+        self.is_busy = completion.reason.startswith("busy")
         return completion
 
 
@@ -199,7 +202,7 @@ class Schedule:
         self._stale: dict[str, list[Delivery]] = {queue: [] for queue in self._callers}
 
     def step(self) -> bool:
-        """Make one call; tell whether the connection is good for more."""
+        """Make one call; tell whether the next one may follow at once."""
         queue = self._rng.choice(list(self._callers))
         try:
             if queue not in self._open:
@@ -209,7 +212,7 @@ class Schedule:
             return False
         if outcome is Outcome.UNKNOWN:
             self._close(queue)
-        return outcome is not Outcome.UNKNOWN
+        return outcome is not Outcome.UNKNOWN and not self._callers[queue].is_busy
 
     def close(self) -> None:
         """Close all connections and the file."""

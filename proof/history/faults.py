@@ -19,10 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from proof.history.adapters import System
+from proof.history.adapters import Restart, System
 from proof.history.relay import Relay
 from proof.history.shim import Damage, Shim
 
+NO_RESTART: Final = Restart()
 _LEFT_BYTES: Final = 65_536
 _STEPS_S: Final = (-3_600.0, -60.0, -1.5, 1.5, 60.0, 3_600.0)
 _SMALL_STEPS_S: Final = (-2.0, -1.0, 1.0, 2.0)
@@ -38,15 +39,13 @@ class Fault(Protocol):
     """How long it lasts at most, seconds."""
     is_alone: bool
     """Whether no other fault may overlap with it."""
-    is_barrier: bool
-    """Whether it ends with a kill of all servers and a start, which makes a barrier."""
 
     def start(self, rng: random.Random) -> str:
         """Begin; return what exactly, for the record."""
         ...
 
-    def stop(self) -> float:
-        """End, and have the system serve again; return how far its own time was moved, seconds."""
+    def stop(self) -> Restart:
+        """End, and have the system serve again; return what its start was, if there was one."""
         ...
 
 
@@ -56,7 +55,6 @@ class Kill:
     name = "kill"
     longest_s = 0.0
     is_alone = False
-    is_barrier = True
 
     def __init__(
         self, system: System, *, power: Shim | None = None, damage: Damage | None = None
@@ -72,9 +70,9 @@ class Kill:
         self._system.kill()
         return self.power.cut_power(rng, self._damage) if self.power else ""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Start again."""
-        return self._system.barrier()
+        return self._system.restart()
 
 
 class Pause:
@@ -83,7 +81,6 @@ class Pause:
     name = "pause"
     longest_s = 2.5
     is_alone = False
-    is_barrier = False
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -97,19 +94,18 @@ class Pause:
             os.kill(pid, signal.SIGSTOP)
         return ""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Let them go on."""
         for pid in self._stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        return 0.0
+        return NO_RESTART
 
 
 class Network:
     """A relay that is cut, held up one way or both, or slow."""
 
     longest_s = 2.0
-    is_barrier = False
 
     def __init__(self, name: str, relays: Sequence[Relay], *, is_alone: bool = False) -> None:
         self.name = name
@@ -129,11 +125,11 @@ class Network:
                 relay.stall(requests=kind != "stall answers", answers=kind != "stall requests")
         return f"{kind}, {len(chosen)} of {len(self._relays)}"
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Heal it."""
         for relay in self._relays:
             relay.heal()
-        return 0.0
+        return NO_RESTART
 
 
 class DiskError:
@@ -142,7 +138,6 @@ class DiskError:
     name = "disk error"
     longest_s = 0.5
     is_alone = False
-    is_barrier = False
 
     def __init__(self, system: System, shim: Shim) -> None:
         self._system = system
@@ -155,7 +150,7 @@ class DiskError:
         self._shim.fail(writes=0 if syncs else count, number=errno.EIO, syncs=count if syncs else 0)
         return f"{'syncs' if syncs else 'writes'}, {'all' if count < 0 else count}"
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Start the server again if it has ended, as it should after that."""
         self._shim.fail()
         return self._system.restart()
@@ -167,7 +162,6 @@ class FullDisk:
     name = "disk full"
     longest_s = 1.5
     is_alone = False
-    is_barrier = False
 
     def __init__(self, system: System, mount: Path) -> None:
         self._system = system
@@ -182,7 +176,7 @@ class FullDisk:
             os.posix_fallocate(file.fileno(), 0, max(1, size))
         return f"{left} bytes left"
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Make room; the server need not, but may, have ended."""
         self._filler.unlink()
         return self._system.restart()
@@ -194,7 +188,6 @@ class ClockStep:
     name = "clock step"
     longest_s = 0.5
     is_alone = True  # a server that started meanwhile would have another time
-    is_barrier = False
 
     def __init__(self, shim: Shim) -> None:
         self._shim = shim
@@ -206,10 +199,10 @@ class ClockStep:
         self._shim.step_clock(self._step_s)
         return f"{self._step_s:+g} s"
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Set it back, so that a start later on does not see it."""
         self._shim.step_clock(-self._step_s)
-        return 0.0
+        return NO_RESTART
 
 
 class ClockStepWhileDown:
@@ -218,24 +211,23 @@ class ClockStepWhileDown:
     name = "clock step while down"
     longest_s = 0.0
     is_alone = False
-    is_barrier = True
 
     def __init__(self, system: System, shim: Shim) -> None:
-        self._system = system
-        self._shim = shim
+        self.system = system
+        self.shim = shim
 
     def start(self, rng: random.Random) -> str:
         """Kill and set."""
-        self._system.kill()
-        offset_s = self._shim.clock_offset_s
+        self.system.kill()
+        offset_s = self.shim.clock_offset_s
         possible = [step for step in _SMALL_STEPS_S if abs(offset_s + step) <= _FARTHEST_S]
         step_s = rng.choice(possible)
-        self._shim.step_clock(step_s)
+        self.shim.step_clock(step_s)
         return f"{step_s:+g} s"
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Start again; the clock stays so."""
-        return self._system.barrier()
+        return self.system.restart()
 
 
 class Descriptors:
@@ -244,7 +236,6 @@ class Descriptors:
     name = "no file descriptors"
     longest_s = 1.5
     is_alone = False
-    is_barrier = False
 
     def __init__(self, system: System, relays: Sequence[Relay]) -> None:
         self._system = system
@@ -262,7 +253,7 @@ class Descriptors:
                 relay.reset()
         return ""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Lift the limit; a server that has ended is started."""
         for pid, limits in self._before.items():
             with suppress(ProcessLookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from leasehold.client.models import LeaseRef
 from leasehold.client.retries import NO_RETRIES
 from leasehold.clock import AGREED_WITHIN_S
 from leasehold.server.settings import DEV_ACCOUNT
-from proof.history.adapters import Promise, Refused, Unknown
+from proof.history.adapters import Promise, Refused, Restart, Unknown
 from proof.history.processes import ServerProcess, Spawner
 from proof.history.records import Delivery
 from proof.history.relay import Relay
@@ -162,7 +163,7 @@ class Leasehold:
         self.endings: list[str] = []
         """The logs of servers that have logged a traceback and not been made to."""
         self._settle = settle
-        self._offset_s = self._moved_s = 0.0
+        self._offset_s = 0.0
         self._stack = ExitStack()
         self._lock = threading.RLock()
         self.relays: list[Relay] = []
@@ -201,30 +202,37 @@ class Leasehold:
                 process.end()
                 if "Traceback" in process.log:
                     self.endings.append(process.log)
+            for relay in self.relays:
+                relay.refuse()
             self._settle()
 
-    def restart(self) -> float:
-        """Start those that do not run; return by how much their time was moved."""
+    def restart(self) -> Restart:
+        """Start those that do not run."""
         with self._lock:
-            for process, relay in zip(self.processes, self.relays, strict=True):
-                if process.has_ended:
-                    process.start()
-                    relay.lead_to(process.port)
-                    self._note_clock()
-            moved_s, self._moved_s = self._moved_s, 0.0
-            return moved_s
+            dead = [
+                (process, relay)
+                for process, relay in zip(self.processes, self.relays, strict=True)
+                if process.has_ended
+            ]
+            for process, relay in dead:
+                relay.refuse()
+                process.end()
+            is_barrier = len(dead) == len(self.processes)
+            if is_barrier:
+                self._settle()
+            for process, _ in dead:
+                process.start()
+            barrier_s = time.monotonic() if is_barrier else None
+            for process, relay in dead:
+                relay.lead_to(process.port)
+            return Restart(barrier_s, self._moved_s() if dead else 0.0)
 
-    def barrier(self) -> float:
-        """Kill all servers, cut all connections, and start the servers."""
-        self.kill()
-        for relay in self.relays:
-            relay.reset()
-        return self.restart()
-
-    def _note_clock(self) -> None:
-        offset_s = self.shim.clock_offset_s if self.shim is not None else 0.0
-        self._moved_s += offset_s - self._offset_s
-        self._offset_s = offset_s
+    def _moved_s(self) -> float:
+        """Return how far the clock is from where it was when servers were started before."""
+        before_s, self._offset_s = self._offset_s, 0.0
+        if self.shim is not None:
+            self._offset_s = self.shim.clock_offset_s
+        return self._offset_s - before_s
 
     def stop(self) -> None:
         """End everything."""

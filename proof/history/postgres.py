@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from tests.reliability.postgres_rig import short_folder
 from tests.reliability.running import eventually
 
 from leasehold.stores.postgres.connection import Address, connect
-from proof.history.adapters import System
-from proof.history.faults import Fault, faults_for
+from proof.history.adapters import Restart, System
+from proof.history.faults import NO_RESTART, Fault, faults_for
 from proof.history.leasehold import Leasehold
 from proof.history.relay import Relay
 
 _SOCKET: Final = f".s.PGSQL.{PORT}"
 _SERVERS: Final = 2
+_LAG_S: Final = 3.0
 _BACKENDS: Final = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
 
 
@@ -49,7 +51,6 @@ class Crash:
     name: str = "database crash"
     longest_s: float = 0.5
     is_alone: bool = True  # a server cannot start meanwhile
-    is_barrier: bool = False
 
     def start(self, rng: random.Random) -> str:
         """Stop it at once."""
@@ -57,10 +58,10 @@ class Crash:
         self.cluster.stop("immediate")
         return ""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Start it."""
         self.cluster.start()
-        return 0.0
+        return NO_RESTART
 
 
 @dataclass(slots=True)
@@ -71,7 +72,6 @@ class Failover:
     name: str = "failover"
     longest_s: float = 0.3
     is_alone: bool = True
-    is_barrier: bool = False
 
     def start(self, rng: random.Random) -> str:
         """Kill all processes of the primary."""
@@ -79,11 +79,21 @@ class Failover:
         self.pair.kill_primary()
         return ""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Promote the standby, which takes writes from then on, and give it a standby."""
         self.pair.promote()
         self.pair.follow()
-        return 0.0
+        return NO_RESTART
+
+
+class LaggingFailover(Failover):
+    """For the control: commits do not wait for the standby, which hears no more for a while."""
+
+    def start(self, rng: random.Random) -> str:
+        """Let the standby fall behind, and kill the primary."""
+        self.pair.detach()
+        time.sleep(_LAG_S)
+        return super().start(rng)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import statistics
 import tempfile
@@ -16,11 +17,11 @@ from typing import Any, Final
 from tests.reliability.disks import mounted
 
 from proof.history import postgres
-from proof.history.adapters import System
+from proof.history.adapters import Restart, System
 from proof.history.campaign import Campaign
 from proof.history.checker import Verdict
 from proof.history.crash_states import crash_states
-from proof.history.faults import Fault, Kill, faults_for
+from proof.history.faults import ClockStepWhileDown, Fault, Kill, faults_for
 from proof.history.leasehold import Leasehold
 from proof.history.shim import Shim
 from proof.history.shim import is_available as can_compile
@@ -94,6 +95,7 @@ def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterat
     runs = _Runs(order.folder, seed)
     if can_compile() and wanted.planted:
         yield runs.lying_disk()
+        yield runs.wrong_clock()
     for bug, column in list(PLANTED.items())[: wanted.planted]:
         yield runs.planted(bug, column)
     if wanted.seconds:
@@ -106,6 +108,7 @@ def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterat
         if wanted.database_seconds:
             yield runs.database(wanted.database_seconds)
         if wanted.failovers:
+            yield runs.lagging_standby()
             yield runs.failovers(wanted.failovers)
     if wanted.soak_hours:
         yield _soak(seed, wanted.soak_hours)
@@ -114,11 +117,26 @@ def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterat
 class _LyingPowerCut(Kill):
     """A power cut for a disk that has not kept what it confirmed since the one before."""
 
-    def stop(self) -> float:
+    def stop(self) -> Restart:
         """Begin to lie, and start again."""
         assert self.power is not None
         self.power.lie()
         return super().stop()
+
+
+class _UnrecordedStep(ClockStepWhileDown):
+    """A clock that is set back while nobody runs, of which the history is not told."""
+
+    def start(self, rng: random.Random) -> str:
+        """Kill and set it back."""
+        del rng
+        self.system.kill()
+        self.shim.step_clock(-1.5)
+        return ""
+
+    def stop(self) -> Restart:
+        """Start, and say nothing of the step."""
+        return super().stop()._replace(moved_s=0.0)
 
 
 def _written() -> Check:
@@ -151,7 +169,31 @@ class _Runs:
             system = Leasehold(data / "data", shim=shim)
             return system, [_LyingPowerCut(system, power=shim, damage="none")]
 
-        return self._finds("lying-disk", "lost", made)
+        return self._finds("a lying disk", "lost", made)
+
+    def wrong_clock(self) -> Check:
+        """Have leases that end late, because a clock was set back, be found out."""
+
+        def made(data: Path) -> tuple[System, Sequence[Fault]]:
+            shim = Shim(data / "shim", data / "data")
+            system = Leasehold(data / "data", shim=shim)
+            return system, [_UnrecordedStep(system, shim)]
+
+        return self._finds("a clock set back", "late", made)
+
+    def lagging_standby(self) -> Check:
+        """Have the promotion of a standby that had fallen behind be found out."""
+        with (
+            self._folders() as (data, records),
+            postgres.pair_of_databases(data / "data") as (system, pair),
+        ):
+            campaign = self._campaign(system, lambda _: [postgres.LaggingFailover(pair)], records)
+            verdict = campaign.run(faults=1)
+        return Check(
+            name="finds a standby that lags",
+            passed=bool(verdict.found["lost"]),
+            said=_row(verdict),
+        )
 
     def _finds(
         self,

@@ -40,10 +40,14 @@ class Relay:
 
     # Faults; from any thread.
 
+    def refuse(self) -> None:
+        """End all connections and refuse new ones, as the machine of a dead server does."""
+        self._wait(self._end())
+
     def lead_to(self, upstream: int | Path) -> None:
-        """Lead new connections there, and end those that there are."""
+        """End all connections, and lead new ones there."""
         self._upstream = upstream
-        self._wait(self._drop())
+        self._wait(self._reopen())
 
     def cut(self) -> None:
         """End all connections and let none through."""
@@ -99,11 +103,19 @@ class Relay:
 
     async def _begin(self) -> None:
         self._set_flows(True, True)
+        await self._listen_again()
+
+    async def _listen_again(self) -> None:
         if self._listen is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
         else:
             self._server = await asyncio.start_unix_server(self._accept, self._listen)
+
+    async def _reopen(self) -> None:
+        await self._drop()
+        if not self._server.is_serving():
+            await self._listen_again()
 
     async def _end(self) -> None:
         self._server.close()

@@ -92,6 +92,7 @@ class Soak:
             self._fault("restart", lambda: self._restart(data))
         if not rng.choice(clients).step():
             # An answer is lost after the call was carried out, and this server has no other call.
+            # (After a call that was refused for now there is nothing to end.)
             self._recorder.add(Barrier(self._now_s()))
         if rng.random() < 0.5:
             self._server.advance(rng.choice((0.001, 0.1, 1, 3, 10, 60)))

@@ -25,6 +25,7 @@ from proof.history.written import (
     Write,
     doubled,
     got,
+    late,
     late_after_a_lease,
     lost,
     out_of_order,
@@ -103,6 +104,16 @@ def test_a_step_of_the_clock_excuses_by_its_own_length() -> None:
     assert script.found() == ["T1"]
     script.history.faults = [FaultRecord(name="step", begun_s=2, ended_s=3, step_s=-3.0)]
     assert script.found() == []
+
+
+def test_a_step_back_hides_what_was_visible_already() -> None:
+    """For as long as the time comes twice, and no longer."""
+    script = Script()
+    late(script)  # put at 0, not received at 1
+    script.history.faults = [FaultRecord(name="step", begun_s=0.5, ended_s=0.6, step_s=-2.0)]
+    assert script.found() == []
+    script.history.faults = [FaultRecord(name="step", begun_s=0.5, ended_s=0.6, step_s=-0.7)]
+    assert script.found() == ["T1"]
 
 
 def test_the_drift_of_the_clocks_on_record_is_the_margin() -> None:
