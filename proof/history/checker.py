@@ -19,7 +19,7 @@ from math import inf
 from typing import Final
 
 from proof.history.adapters import Promise
-from proof.history.records import Delivery, History, Operation, Verb, message_of
+from proof.history.records import Delivery, FaultRecord, History, Operation, Verb, message_of
 
 COLUMNS: Final = (
     "lost",
@@ -129,9 +129,10 @@ class _Check:
             name: [] for name in COLUMNS if self._is_promised(name)
         }
         self._lives: dict[str, _Life] = {}
-        self._steps_back = sorted(
-            (each for each in history.faults if each.step_s < 0), key=lambda each: each.begun_s
-        )
+        # Of one kind, and so one after the other: in order of their beginnings and their ends.
+        steps = sorted((each for each in history.faults if each.step_s), key=_ENDED)
+        self._steps_back = [each for each in steps if each.step_s < 0]
+        self._steps_forward = [each for each in steps if each.step_s > 0]
         drifts = [each.drift_s for each in history.drifts]
         self._margin_s = promise.margin_s + (max(drifts) - min(drifts) if drifts else 0.0)
 
@@ -227,32 +228,31 @@ class _Check:
         at = bisect_left(barriers, operation.completed_s)
         return barriers[at] if at < len(barriers) else inf
 
-    def _stepped_s(self, begun_s: float, ended_s: float, *, forward: bool) -> float:
-        """Return how far the system's time may have been moved one way in between."""
-        steps = (
-            each.step_s
-            for each in self._history.faults
-            if each.step_s and each.begun_s <= ended_s and each.ended_s >= begun_s
-        )
-        return (
-            sum(step for step in steps if step > 0)
-            if forward
-            else -sum(step for step in steps if step < 0)
-        )
+    def _stepped_s(self, begun_s: float, ended_s: float, steps: Sequence[FaultRecord]) -> float:
+        """Return how far the system's time may have been moved by steps of one way in between."""
+        stepped_s = 0.0
+        for each in steps[bisect_left(steps, begun_s, key=_ENDED) :]:
+            if each.begun_s > ended_s:
+                break
+            stepped_s += each.step_s
+        return stepped_s
 
     def _over_s(self, operation: Operation) -> float:
         """Return before when what a call has hidden cannot be visible again."""
         until_s = operation.invoked_s + operation.hidden_s
-        stepped_s = self._stepped_s(operation.invoked_s, until_s, forward=True)
+        stepped_s = self._stepped_s(operation.invoked_s, until_s, self._steps_forward)
         return until_s - stepped_s - self._margin_s
 
     def _visible_s(self, operation: Operation) -> float:
         """Return from when on what a call has hidden must be visible, if nothing else hides it."""
         until_s = self._gone_s(operation) + operation.hidden_s + self._margin_s
-        for back in self._steps_back:
+        for back in self._steps_back[
+            bisect_left(self._steps_back, operation.invoked_s, key=_ENDED) :
+        ]:
             # Also what was visible already is hidden once more in the time that comes twice.
-            if back.ended_s >= operation.invoked_s and until_s - back.step_s >= back.begun_s:
-                until_s -= back.step_s
+            if until_s - back.step_s < back.begun_s:
+                break
+            until_s -= back.step_s
         return until_s
 
     def _held_until_s(self, life: _Life, grant: Operation) -> float:
@@ -488,7 +488,9 @@ class _Check:
         ahead = set(names[: names.index(life.name)])
         for each in earlier:
             # Their order is that of the system's time when they were put.
-            is_set_back = self._stepped_s(each.put.invoked_s, life.put.completed_s, forward=False)
+            is_set_back = self._stepped_s(
+                each.put.invoked_s, life.put.completed_s, self._steps_back
+            )
             is_there = each.removed_s() >= seen.completed_s and each.name not in ahead
             if is_there and not is_set_back:
                 text = f"{life.name} was handed out past {each.name}"
@@ -543,9 +545,9 @@ def _cut(
     begin_s: float, end_s: float, spans: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
     """Yield what is left of a stretch of time without the spans, which are merged."""
-    for since_s, until_s in spans:
-        if until_s <= begin_s:
-            continue
+    first = bisect_right(spans, begin_s, key=lambda span: span[1])
+    for at in range(first, len(spans)):
+        since_s, until_s = spans[at]
         if since_s >= end_s:
             break
         if since_s > begin_s:
@@ -560,6 +562,7 @@ def _first_after(operations: Sequence[Operation], at_s: float) -> int:
     return bisect_right(operations, at_s, key=_INVOKED)
 
 
+_ENDED: Final[Callable[[FaultRecord], float]] = lambda each: each.ended_s  # noqa: E731 - a key
 _INVOKED: Final[Callable[[Operation], float]] = lambda each: each.invoked_s  # noqa: E731 - a key
 
 

@@ -8,11 +8,12 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tests.reliability.disks import mounted
 
@@ -34,6 +35,10 @@ _DISK_MIB: Final = 64
 _CONTROL_S: Final = (2.5, 10.0, 40.0)
 """How long a control goes on: no longer than it takes to find something."""
 _SHORT_QUIET_S: Final = (0.02, 0.25)
+_ROUND_S: Final = 300.0
+_ROUND_FAULTS: Final = 500
+"""A campaign is no longer than that."""
+_Faults: TypeAlias = Callable[[System], Sequence[Fault]]
 
 PLANTED: Final = {
     "two-leases": "doubled",
@@ -145,6 +150,44 @@ def _written() -> Check:
     return Check(name="written histories", passed=not wrong, said="; ".join(wrong) or said)
 
 
+class _Total:
+    """What campaigns have come to together.
+
+    Args:
+        silence: The fault of which it is told how long clients then got no answer.
+    """
+
+    def __init__(self, silence: str) -> None:
+        self.texts: list[str] = []
+        """What was found, and where it is kept."""
+        self.figures: dict[str, Any] = {}
+        self._silence = silence
+        self._silences_s: list[float] = []
+        self._done: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+        self._row: Counter[str] = Counter()
+
+    def add(self, campaign: Campaign, verdict: Verdict) -> None:
+        """Add one campaign."""
+        self._done += campaign.done
+        self._seen.update(verdict.figures)
+        self._row.update({name: count for name, count in verdict.row().items() if count})
+        self._silences_s += campaign.silences_s(self._silence)
+
+    def check(self, name: str) -> Check:
+        """Return the whole."""
+        said = f"{_done(self._done)}; {_row(self._seen, self._row)}"
+        self.figures |= {**self._seen, "done": dict(self._done), "found": dict(self._row)}
+        if self._silences_s:
+            middle_s, most_s = statistics.median(self._silences_s), max(self._silences_s)
+            said += f"; silent for {middle_s:.2f} s in the middle, {most_s:.2f} s at most"
+            self.figures["silence_s"] = {"median": middle_s, "longest": most_s}
+        passed = not self.texts and self._seen["completes"] > 0
+        return Check(
+            name=name, passed=passed, said="\n".join([said, *self.texts]), figures=self.figures
+        )
+
+
 class _Runs:
     """Runs of real servers, whose records are kept if something is found.
 
@@ -192,7 +235,7 @@ class _Runs:
         return Check(
             name="finds a standby that lags",
             passed=bool(verdict.found["lost"]),
-            said=_row(verdict),
+            said=_row(verdict.figures, verdict.row()),
         )
 
     def _finds(
@@ -218,58 +261,66 @@ class _Runs:
 
     def all_faults(self, seconds: float) -> Check:
         """Do everything to a server on SQLite."""
-        with self._folders() as (data, records), ExitStack() as stack:
-            mount = None
-            if os.geteuid() == 0:  # else nothing small enough to fill can be made
-                mount = stack.enter_context(mounted(data / "disk", size_mib=_DISK_MIB))
-            shim = Shim(data / "shim", (mount or data) / "data") if can_compile() else None
-            system = Leasehold((mount or data) / "data", shim=shim)
 
-            def faults(_: System) -> list[Fault]:
-                return faults_for(system, relays=system.relays, shim=shim, mount=mount)
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, _Faults]]:
+            with ExitStack() as stack:
+                mount = None
+                if os.geteuid() == 0:  # else nothing small enough to fill can be made
+                    mount = stack.enter_context(mounted(data / "disk", size_mib=_DISK_MIB))
+                shim = Shim(data / "shim", (mount or data) / "data") if can_compile() else None
+                system = Leasehold((mount or data) / "data", shim=shim)
+                yield (
+                    system,
+                    lambda _: faults_for(system, relays=system.relays, shim=shim, mount=mount),
+                )
 
-            campaign = self._campaign(system, faults, records)
-            return self._told("all faults, SQLite", campaign, records, seconds=seconds)
+        return self._in_rounds("all faults, SQLite", opened, seconds=seconds)
 
     def kills(self, count: int) -> Check:
         """Kill a server on SQLite so often."""
-        with self._folders() as (data, records):
+
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, _Faults]]:
             system = Leasehold(data / "data")
-            campaign = self._campaign(system, lambda _: [Kill(system)], records)
-            campaign.quiet_s = _SHORT_QUIET_S
-            return self._told("kills, SQLite", campaign, records, faults=count, silence="kill")
+            yield system, lambda _: [Kill(system)]
+
+        return self._in_rounds("kills, SQLite", opened, faults=count, silence="kill")
 
     def database(self, seconds: float) -> Check:
         """Do everything to two servers on PostgreSQL, and to that."""
-        with (
-            self._folders() as (data, records),
-            postgres.shared_database(data / "data") as (system, relays, cluster),
-        ):
 
-            def faults(_: System) -> list[Fault]:
-                return postgres.faults_of_database(system, relays, cluster)
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, _Faults]]:
+            with postgres.shared_database(data / "data") as (system, relays, cluster):
+                yield system, lambda _: postgres.faults_of_database(system, relays, cluster)
 
-            campaign = self._campaign(system, faults, records)
-            return self._told("all faults, PostgreSQL", campaign, records, seconds=seconds)
+        return self._in_rounds("all faults, PostgreSQL", opened, seconds=seconds)
 
     def failovers(self, count: int) -> Check:
         """Kill a primary so often, and promote its synchronous standby."""
-        with (
-            self._folders() as (data, records),
-            postgres.pair_of_databases(data / "data") as (system, pair),
-        ):
-            campaign = self._campaign(system, lambda _: [postgres.Failover(pair)], records)
-            return self._told("failovers", campaign, records, faults=count, silence="failover")
+
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, _Faults]]:
+            with postgres.pair_of_databases(data / "data") as (system, pair):
+                yield system, lambda _: [postgres.Failover(pair)]
+
+        return self._in_rounds("failovers", opened, faults=count, silence="failover")
 
     def _campaign(
         self,
         system: System,
-        faults: Callable[[System], Sequence[Fault]],
+        faults: _Faults,
         records: Path,
         clients: int = 4,
+        seed: int | None = None,
     ) -> Campaign:
         return Campaign(
-            system=system, faults_of=faults, folder=records, seed=self._seed, clients=clients
+            system=system,
+            faults_of=faults,
+            folder=records,
+            seed=self._seed if seed is None else seed,
+            clients=clients,
         )
 
     @contextmanager
@@ -280,41 +331,44 @@ class _Runs:
         ):
             yield Path(data), Path(records)
 
-    def _told(
-        self, name: str, campaign: Campaign, records: Path, *, silence: str = "", **run: Any
+    def _in_rounds(
+        self,
+        name: str,
+        opened: Callable[[Path], AbstractContextManager[tuple[System, _Faults]]],
+        *,
+        seconds: float = 0,
+        faults: int = 0,
+        silence: str = "",
     ) -> Check:
-        """Run a campaign, and keep its records if it finds something or does not end well."""
-        since_s = time.monotonic()
-        try:
-            verdict = campaign.run(**run)
-        except BaseException:
-            self._keep(name, records)
-            raise
-        said = f"{_done(campaign.done)}; {_row(verdict)}"
-        figures: dict[str, Any] = {
-            **verdict.figures,
-            **verdict.row(),
-            "done": dict(campaign.done),
-            "seconds": round(time.monotonic() - since_s, 1),
-            "seed": self._seed,
-        }
-        if silence:
-            silences_s = campaign.silences_s(silence)
-            figures["silence_s"] = {
-                "median": round(statistics.median(silences_s), 2),
-                "longest": round(max(silences_s), 2),
-            }
-            said += f"; silent for {figures['silence_s']['median']} s in the middle, "
-            said += f"{figures['silence_s']['longest']} s at most"
-        if verdict.violations:
-            kept = self._keep(name, records)
-            (kept / "verdict.txt").write_text(verdict.told())
-            said += f"; seed {self._seed}, records in {kept}\n{verdict.told()}"
-        passed = not verdict.violations and verdict.figures["completes"] > 0
-        return Check(name=name, passed=passed, said=said, figures=figures)
+        """Run campaigns, each on data of its own, until the amount is reached; keep what is wrong.
 
-    def _keep(self, name: str, records: Path) -> Path:
-        kept = self._folder / f"{name.replace(', ', '-').replace(' ', '-')}-{self._seed}"
+        A history is checked as a whole, in memory, so it may not go on for hours.
+        """
+        total, since_s, number = _Total(silence), time.monotonic(), 0
+        while seconds > 0 or faults > 0:
+            seed = self._seed + number
+            with self._folders() as (data, records), opened(data) as (system, possible):
+                campaign = self._campaign(system, possible, records, seed=seed)
+                try:
+                    if faults > 0:
+                        campaign.quiet_s = _SHORT_QUIET_S
+                        verdict = campaign.run(faults=min(faults, _ROUND_FAULTS))
+                    else:
+                        verdict = campaign.run(seconds=min(seconds, _ROUND_S))
+                except BaseException:
+                    self._keep(name, records, seed)
+                    raise
+                total.add(campaign, verdict)
+                if verdict.violations:
+                    kept = self._keep(name, records, seed)
+                    (kept / "verdict.txt").write_text(verdict.told())
+                    total.texts.append(f"seed {seed}, records in {kept}\n{verdict.told()}")
+            seconds, faults, number = seconds - _ROUND_S, faults - _ROUND_FAULTS, number + 1
+        total.figures |= {"seconds": round(time.monotonic() - since_s, 1), "seed": self._seed}
+        return total.check(name)
+
+    def _keep(self, name: str, records: Path, seed: int) -> Path:
+        kept = self._folder / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(records, kept)
         return kept
@@ -338,7 +392,7 @@ def _crash_states(seed: int, states: int) -> Iterator[Check]:
 
 def _soak(seed: int, hours: float) -> Check:
     verdict, done = soak(seed, hours)
-    said = f"{hours:g} h; {_done(done)}; {_row(verdict)}"
+    said = f"{hours:g} h; {_done(done)}; {_row(verdict.figures, verdict.row())}"
     if verdict.violations:
         said += f"; seed {seed}\n{verdict.told()}"
     figures = {**verdict.figures, **verdict.row(), "hours": hours, "seed": seed}
@@ -349,8 +403,7 @@ def _done(done: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
 
 
-def _row(verdict: Verdict) -> str:
-    counts = {name: count for name, count in verdict.row().items() if count}
-    calls = f"{verdict.figures['calls']} calls, {verdict.figures['unknown']} unknown"
-    found = ", ".join(f"{name} {count}" for name, count in counts.items())
+def _row(seen: Mapping[str, int], row: Mapping[str, int | None]) -> str:
+    calls = f"{seen['calls']} calls, {seen['unknown']} unknown"
+    found = ", ".join(f"{name} {count}" for name, count in row.items() if count)
     return f"{calls}; {found or 'zero in every column'}"
