@@ -22,6 +22,7 @@ Part: TypeAlias = Callable[[Order], Iterable[Check]]
 PARTS: Final = {
     "model": "proof.model.prove",
     "log": "proof.log.prove",
+    "history": "proof.history.prove",
 }
 """By name: the module with the part's function ``prove``."""
 

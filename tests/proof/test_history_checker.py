@@ -33,7 +33,9 @@ from proof.history.written import (
 )
 
 
-@pytest.mark.parametrize(("rule", "write"), FAULTS.items(), ids=lambda each: str(each).strip())
+@pytest.mark.parametrize(
+    ("rule", "write"), FAULTS.items(), ids=[write.__name__ for write in FAULTS.values()]
+)
 def test_each_fault_is_found(rule: str, write: Write) -> None:
     """By its own rule, and by no other one."""
     script = Script()

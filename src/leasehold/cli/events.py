@@ -447,7 +447,7 @@ def _run_check(  # noqa: PLR0913 - each is an option
                 for rows in source.read():
                     yield rows
                     done += len(rows)
-                    note = f"{number(done)} events"
+                    note = counted(done, "event")
                     progress.update(bar, completed=source.reached, total=source.size, note=note)
 
             how: dict[str, Any] = {

@@ -208,8 +208,8 @@ def renew_refusal(
 ) -> LeaseholdError | None:
     """Refuse a renewal that would hide the message until after it has expired, unless it may.
 
-    A lease that has ended is not counted in its group any more, and the group may have given another
-    message since. So where a group has a limit, an ended lease is not begun again by a renewal.
+    A lease that has ended is not counted in its group any more, and the group may have delivered
+    another message since. So where a group has a limit, a renewal does not begin it again.
     """
     group_id = message.detail.group_id
     if (

@@ -18,6 +18,7 @@ from leasehold.domain.events import OPERATOR, REMOVING, EventType
 from leasehold.domain.model import NEVER_MS, Outcome, Phase
 from leasehold.domain.queue_settings import POISON_SUFFIX, LapsedReceipts
 from leasehold.domain.sessions import NO_PROGRESS, SESSION_ENDED, SESSION_LOST
+from leasehold.domain.wording import times_of
 from leasehold.events.check_book import (
     FIELDS,
     Book,
@@ -508,7 +509,9 @@ class Checker(Book):
         budget = policy.get(reason)
         deliveries = message.count - message.base - message.interruptions
         if budget is None or deliveries < budget:
-            self._violate(Rule.POISON_BUDGET, f"it was delivered {deliveries} times of {budget}")
+            self._violate(
+                Rule.POISON_BUDGET, f"it was delivered {times_of(deliveries)} of {budget}"
+            )
 
     def _amended(self, row: Row, message: MessageState) -> None:
         at_ms, count, fence, phase = row.at_ms, row.dequeue_count, row.fence, row.phase

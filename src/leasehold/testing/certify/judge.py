@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from leasehold.client.models import Event
+from leasehold.domain.wording import times_of
 from leasehold.testing.certify.proxy import Exchange, Kind
 from leasehold.testing.certify.trial import Work
 
@@ -74,7 +75,7 @@ def _acted_twice(seen: Seen) -> Iterator[tuple[str, str]]:
         if count > most:
             rule = "progress-lost" if step else "acted-twice"
             what = f"step {step} of {text!r}" if step else f"the work of {text!r}"
-            yield rule, f"{what} was begun {count} times, {most} would have done"
+            yield rule, f"{what} was begun {times_of(count)}, {most} would have done"
 
 
 def _deleted_early(seen: Seen) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from leasehold.domain.wording import count_of, times_of
 from leasehold.testing.certify.judge import MOST_POLLS_PER_S
 from leasehold.testing.certify.proxy import Exchange, Fault, Kind, Outcome
 from leasehold.testing.certify.trial import MAX_ATTEMPTS, POISON_QUEUE, Missed, Trial
@@ -102,7 +103,7 @@ async def empty_queue(trial: Trial) -> None:
     await trial.pass_s(2)
     count = await trial.quiet(Kind.RECEIVE, 5)
     if count > 5 * MOST_POLLS_PER_S:
-        raise Missed("busy-poll", f"it asked an empty queue {count / 5:.0f} times a second")
+        raise Missed("busy-poll", f"it made {count / 5:.0f} receives a second of an empty queue")
 
 
 @_scenario()
@@ -276,7 +277,7 @@ async def fails_always(trial: Trial) -> None:
         if failure is not None:
             raise failure
     else:
-        raise Missed("poison-endless", f"it was tried more than {most} times")
+        raise Missed("poison-endless", f"it was tried more than {times_of(most)}")
     tries = len(trial.works_of("poison"))
     if tries == 1:
         raise Missed("poison-lost", "it left the queue after one failure")
@@ -566,7 +567,7 @@ async def stopped_with_others_waiting(trial: Trial) -> None:
     await stopping
     left = [f"waits-{n}" for n in range(40) if await trial.is_leased(f"waits-{n}")]
     if left:
-        raise Missed("left-leased", f"{len(left)} messages were not given back")
+        raise Missed("left-leased", f"{count_of(len(left), 'message')} not given back")
 
 
 @_scenario(loses_leases=True)
@@ -628,7 +629,7 @@ async def killed_in_a_step(trial: Trial) -> None:
     await trial.gone("steps:3")
     done = [len(trial.works_of("steps:3", step=step)) for step in (1, 2)]
     if done != [1, 1]:
-        raise Missed("progress-lost", f"steps 1 and 2 were begun {done} times")
+        raise Missed("progress-lost", f"steps 1 and 2 were begun {done}, not [1, 1]")
     trial.works = [work for work in trial.works if work.step != 3]  # noqa: PLR2004
 
 
