@@ -277,10 +277,11 @@ def test_commands_exist(where: str, words: list[str]) -> None:
     while isinstance(command, click.Group) and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    if command.allow_interspersed_args:  # else options may be those of another program
+    context = click.Context(command, **command.context_settings)
+    if context.allow_interspersed_args:  # else options may be those of another program
         typed = [word.partition("=")[0] for word in words if re.match("--?[a-z]", word)]
         assert set(typed) <= known, where
-    parser = command.make_parser(click.Context(command))
+    parser = command.make_parser(context)
     assert parser.parse_args(words)[1] == [], where
 
 
