@@ -36,6 +36,8 @@ SHOWN_BY: Final = {
 }
 """By fault, a scenario that shows it."""
 QUICK: Final = ("deletes-first", "crashes-on-failure", "works-again")
+SLOW: Final = ("renews-too-late", "keeps-old-receipt", "ignores-sigterm")
+"""They take half a minute each: something is waited for that does not come."""
 
 
 def certify(worker: str, *words: str, scenarios: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -74,9 +76,17 @@ def test_fault_is_found(fault: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - set(QUICK)))
+@pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - set(QUICK) - set(SLOW)))
 def test_other_fault_is_found(fault: str) -> None:
     """Those that take longer."""
+    _finds(fault)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", SLOW)
+def test_slow_fault_is_found(fault: str) -> None:
+    """Those that take much longer."""
     _finds(fault)
 
 
@@ -87,11 +97,19 @@ def _finds(fault: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("worker", "words"), [("leasehold_worker", ("progress",)), ("faulty", ("none",))]
-)
-def test_good_worker_passes_all(worker: str, words: tuple[str, ...]) -> None:
-    """Our own worker, and a small one on the client; each in every scenario."""
+def test_our_worker_passes_all() -> None:
+    """In every scenario."""
+    _passes_all("leasehold_worker", "progress")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_small_worker_passes_all() -> None:
+    """The one with no fault switched on."""
+    _passes_all("faulty", "none")
+
+
+def _passes_all(worker: str, *words: str) -> None:
     told = certify(worker, *words)
     assert {each["scenario"] for each in told} == set(SCENARIOS)
     assert [each for each in told if each["findings"]] == []
