@@ -61,7 +61,7 @@ _SECONDS: Final = Length()
 _RUN_EPILOG: Final = """\b
 Exit codes:
   0    stopped by SIGTERM or Ctrl+C; with --until-idle, also nothing was left
-  1    there is no such queue, or the worker could not go on
+  1    no such queue, credentials not accepted, or the worker could not go on
   2    a mistake in the command line, or settings that cannot be safe
   3    no Leasehold server, or no other service, answers at the address
   130  a second Ctrl+C; 143: a second SIGTERM

@@ -31,6 +31,7 @@ from leasehold.worker.adapters import (
     QueueClient,
     QueueError,
     QueueMissing,
+    Unauthenticated,
     Unreachable,
 )
 from leasehold.worker.adapters.native import NativeQueue
@@ -195,7 +196,8 @@ class Preparation:
         """Return what the worker will do, and begin to serve its figures.
 
         Raises:
-            Refused: A queue is not there or cannot be reached, or the port is taken.
+            Refused: A queue is not there, cannot be reached or does not accept the credentials,
+                or the port is taken.
         """
         options, target = self._wishes, self._target
         lines = [("queue", self._queue_text(each)) for each in self._queues]
@@ -271,6 +273,9 @@ class Preparation:
         except Unreachable as error:
             text = f"no answer from the queue {name} ({queue.where}): {clean(str(error))}"
             raise Refused([text], ExitCode.NO_CONNECTION) from None
+        except Unauthenticated as error:
+            text = f"the credentials for the queue {name} ({queue.where}) are not accepted: "
+            raise Refused([text + clean(str(error))], ExitCode.REFUSED) from None
         except QueueError as error:
             # Whoever may receive need not be allowed to count.
             many = f"its messages cannot be counted: {clean(str(error))}"

@@ -77,6 +77,8 @@ class Fetcher:
         self._accepting = threading.Lock()
         self.error: QueueError | None = None
         """Why the last receive failed; None if it did not."""
+        self.has_received = False
+        """Whether the service has granted a receive, with messages or without."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -152,6 +154,7 @@ class Fetcher:
         except QueueError as error:
             self._failed(error)
             return 0
+        self.has_received = True
         if self._failures:
             _log.info("receiving from %s works again", source.name)
             self._failures, self.error = 0, None

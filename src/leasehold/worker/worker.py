@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from leasehold.spans import is_used
 from leasehold.worker import metrics
-from leasehold.worker.adapters.protocol import LeaseGone, QueueClient, Unreachable
+from leasehold.worker.adapters.protocol import Denied, LeaseGone, QueueClient, Unreachable
 from leasehold.worker.core import Core, gate_of, sources_of
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
@@ -212,6 +212,8 @@ class Worker:
         Raises:
             RuntimeError: It was started before.
             WorkerError: Processes for the handlers could not be begun.
+            Denied: A queue has refused the worker's credentials or rights from the first receive
+                on. Once a queue was received from, refusals are logged and tried again.
             Exception: Whatever made it impossible to go on.
         """
 
@@ -225,7 +227,10 @@ class Worker:
             try:
                 # A signal that comes just before a wait is only noticed after it.
                 while not self._ended.wait(_LOOK_S):
-                    pass
+                    denied = self._denied_from_the_start()
+                    if denied is not None:
+                        self._failure = denied
+                        break
             finally:
                 # Nothing if it has stopped; otherwise somebody has interrupted the wait.
                 self.stop(grace_s)
@@ -446,6 +451,16 @@ class Worker:
         """
         for fetcher in self._threads.fetchers if self._threads is not None else ():
             if fetcher.error is not None and not isinstance(fetcher.error, Unreachable | LeaseGone):
+                return fetcher.error
+        return None
+
+    def _denied_from_the_start(self) -> Denied | None:
+        """Return why a queue is not received from, if it has never granted a receive.
+
+        Credentials that fail later may be those of the service, which somebody mends.
+        """
+        for fetcher in self._threads.fetchers if self._threads is not None else ():
+            if not fetcher.has_received and isinstance(fetcher.error, Denied):
                 return fetcher.error
         return None
 

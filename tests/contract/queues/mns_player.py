@@ -41,6 +41,7 @@ _STATUS: Final = {
     "InternalError": 500,
     "QpsLimitExceeded": 400,
     "AccessDenied": 403,
+    "SignatureDoesNotMatch": 403,
     "MalformedXML": 400,
     "QueueAlreadyExist": 409,
 }

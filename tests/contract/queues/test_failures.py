@@ -15,12 +15,12 @@ from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (
     Delivery,
-    Denied,
     LeaseGone,
     Outgoing,
     QueueClient,
     QueueError,
     Saved,
+    Unauthenticated,
     Unreachable,
 )
 from leasehold.worker.adapters.specs import QueueSpec
@@ -211,7 +211,7 @@ def _stranger(kind: str, server: InProcessServer, player: MnsPlayer) -> QueueCli
         return NativeQueue.from_connection_string(text, "orders")
     if kind == "azure":
         return AzureQueue.from_connection_string(text, "orders")
-    player.refuse.append("AccessDenied")
+    player.refuse.append("SignatureDoesNotMatch")
     return MnsQueue.from_connection_string(player.connection_string, "orders")
 
 
@@ -222,7 +222,7 @@ def test_the_key_is_wrong(kind: str, name: str, server: InProcessServer, player:
     client = _stranger(kind, server, player)
     failure = failure_of(calls_of(client)[name])
     client.close()
-    assert isinstance(failure, Denied)
+    assert isinstance(failure, Unauthenticated)
     shown = f"{failure!r} {failure} {failure.__cause__}"
     assert KEY not in shown
     assert "secret-receipt" not in shown

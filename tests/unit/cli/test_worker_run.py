@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import threading
@@ -11,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from opentelemetry import trace
 
 from leasehold import spans
+from leasehold.cli import main
 from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.testing.server import InProcessServer
-from leasehold.worker.adapters import Denied, QueueError, QueueMissing, Unreachable
+from leasehold.worker.adapters import Denied, QueueError, QueueMissing, Unauthenticated, Unreachable
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.worker import Worker
 from tests.traces import recorded
@@ -377,6 +380,11 @@ def test_a_pipeline_needs_a_queue_that_keeps_progress(folder: Folder) -> None:
             3,
             f"no answer from the queue orders ({WHERE}): refused",
         ),
+        (
+            Unauthenticated("wrong key"),
+            1,
+            f"the credentials for the queue orders ({WHERE}) are not accepted: wrong key",
+        ),
     ],
 )
 def test_a_queue_that_cannot_be_asked_ends_it(
@@ -397,6 +405,20 @@ def test_who_may_not_count_may_receive(folder: Folder) -> None:
     code, out, err = run(folder, "--queue", "orders", "--until-idle")
     assert "its messages cannot be counted: 403" in err
     assert (code, out.splitlines()[-1].split()[1]) == (0, "1")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_wrong_key_ends_it() -> None:
+    """A server refuses the account's key: one line says so, and nothing is tried again."""
+    with InProcessServer() as server:
+        key = base64.b64encode(b"another key").decode()
+        text = f"AccountName={server.account};AccountKey={key};QueueEndpoint={server.url}/"
+        options = ("--queue", "orders", "--connection-string", text)
+        result = CliRunner().invoke(main, ["worker", "run", "w6_jobs:handle", *options])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: the credentials for the queue orders (leasehold at ")
+    assert result.stderr.count("\n") == 1
+    assert key not in result.stderr
 
 
 def test_a_queue_that_goes_away_ends_a_batch_job(folder: Folder) -> None:

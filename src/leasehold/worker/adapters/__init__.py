@@ -23,6 +23,7 @@ from leasehold.worker.adapters.protocol import (
     SetAside,
     TellsOrder,
     Tried,
+    Unauthenticated,
     Unreachable,
     WorkerSession,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "SetAside",
     "TellsOrder",
     "Tried",
+    "Unauthenticated",
     "Unreachable",
     "WorkerSession",
 ]

@@ -45,6 +45,7 @@ from leasehold.worker.adapters.protocol import (
     Release,
     Renewed,
     Saved,
+    Unauthenticated,
     Unreachable,
     WorkerSession,
 )
@@ -367,6 +368,9 @@ _MEANINGS: Final[dict[str, type[QueueError]]] = {
     "QueueDisabled": QueueMissing,
     "MessageTooLarge": BodyTooLarge,
     "RequestBodyTooLarge": BodyTooLarge,
+    "AuthenticationFailed": Unauthenticated,
+    "InvalidAuthenticationInfo": Unauthenticated,
+    "NoAuthenticationInformation": Unauthenticated,
 }
 _BAD_VALUES: Final = frozenset({"InvalidQueryParameterValue", "OutOfRangeQueryParameterValue"})
 _VISIBILITY: Final = "visibilitytimeout"

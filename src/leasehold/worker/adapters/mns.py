@@ -62,6 +62,7 @@ from leasehold.worker.adapters.protocol import (
     Release,
     Renewed,
     Saved,
+    Unauthenticated,
     Unreachable,
     WorkerSession,
 )
@@ -424,6 +425,14 @@ _REFUSED_FOR_NOW: Final = frozenset(
     {"ServerBusy", "TooManyRequests", "QpsLimitExceeded", "TimeExpired"}
 )
 _FAILED: Final = frozenset({"InternalError", "InternalServerError"})
+_UNAUTHENTICATED: Final = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "InvalidAuthorizationHeader",
+        "MissingAuthorizationHeader",
+        "SignatureDoesNotMatch",
+    }
+)
 
 
 class Clients:
@@ -548,7 +557,7 @@ def error_of(code: str) -> QueueError:
         return QueueMissing(code)
     if code in _REFUSED_FOR_NOW or code in _FAILED:
         return Unreachable(code, outcome_unknown=code in _FAILED)
-    return Denied(code)
+    return Unauthenticated(code) if code in _UNAUTHENTICATED else Denied(code)
 
 
 def _is_over(sock: socket.socket) -> bool:

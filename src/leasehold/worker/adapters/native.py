@@ -51,6 +51,7 @@ from leasehold.worker.adapters.protocol import (
     Saved,
     SetAside,
     Tried,
+    Unauthenticated,
     Unreachable,
     WorkerSession,
 )
@@ -518,6 +519,7 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[QueueError]], ...]] = (
     (native.SessionNotFound, LeaseGone),
     (native.QueueNotFound, QueueMissing),
     (native.BodyTooLarge, BodyTooLarge),
+    (native.Unauthenticated, Unauthenticated),
 )
 PAST_EXPIRY: Final = "visibility-past-expiry"
 _LATER: Final = frozenset({408, 429})

@@ -364,7 +364,8 @@ class TellsOrder(Protocol):
 #     │   └── SetAside    the message is in the poison queue by now
 #     ├── Unreachable     no server answered, or not now: try again
 #     ├── Denied          the request will never be granted as it is: a key, a right, an argument
-#     │   └── PastExpiry  the lease, or the delay, would end after the message expires
+#     │   ├── PastExpiry  the lease, or the delay, would end after the message expires
+#     │   └── Unauthenticated  the service does not accept the key, signature or token
 #     ├── QueueMissing    there is no such queue
 #     ├── BodyTooLarge    the service takes no body of that size
 #     └── NotSupported    the service has no such thing; see Capabilities
@@ -417,6 +418,10 @@ class PastExpiry(Denied):
 
     Azure and Leasehold refuse that. The message is leased as before.
     """
+
+
+class Unauthenticated(Denied):
+    """The service does not accept the key, the signature or the token, whatever is asked for."""
 
 
 class QueueMissing(QueueError):

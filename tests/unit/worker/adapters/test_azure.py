@@ -39,6 +39,7 @@ from leasehold.worker.adapters.protocol import (
     QueueMissing,
     Release,
     Saved,
+    Unauthenticated,
     Unreachable,
 )
 
@@ -274,8 +275,8 @@ def test_there_are_no_sessions() -> None:
         (413, "RequestBodyTooLarge", BodyTooLarge),
         (400, "MessageTooLarge", BodyTooLarge),
         (413, "Whatever", BodyTooLarge),
-        (401, "NoAuthenticationInformation", Denied),
-        (403, "AuthenticationFailed", Denied),
+        (401, "NoAuthenticationInformation", Unauthenticated),
+        (403, "AuthenticationFailed", Unauthenticated),
         (403, "AuthorizationPermissionMismatch", Denied),
         (400, "OutOfRangeQueryParameterValue", Denied),
         (409, "InsufficientAccountPermissions", Denied),

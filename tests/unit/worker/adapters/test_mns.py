@@ -31,6 +31,7 @@ from leasehold.worker.adapters.protocol import (
     QueueMissing,
     Release,
     Renewed,
+    Unauthenticated,
     Unreachable,
 )
 from tests.contract.queues.mns_player import MnsPlayer
@@ -335,8 +336,8 @@ def test_a_connection_that_comes_back_late_is_closed(player: MnsPlayer) -> None:
         ("InternalError", Unreachable),
         ("InternalServerError", Unreachable),
         ("AccessDenied", Denied),
-        ("InvalidAccessKeyId", Denied),
-        ("SignatureDoesNotMatch", Denied),
+        ("InvalidAccessKeyId", Unauthenticated),
+        ("SignatureDoesNotMatch", Unauthenticated),
         ("InvalidArgument", Denied),
     ],
 )

@@ -15,6 +15,7 @@ from leasehold.worker.adapters import (
     PastExpiry,
     QueueError,
     QueueMissing,
+    Unauthenticated,
     Unreachable,
 )
 from leasehold.worker.adapters.native import queue_error
@@ -33,7 +34,7 @@ def of_code(code: str, status: int = 0, **members: Any) -> native.ServerProblem:
         (of_code("session-not-found"), LeaseGone),
         (of_code("queue-not-found"), QueueMissing),
         (of_code("body-too-large"), BodyTooLarge),
-        (of_code("unauthenticated"), Denied),
+        (of_code("unauthenticated"), Unauthenticated),
         (of_code("forbidden"), Denied),
         (of_code("out-of-range"), Denied),
         (of_code("visibility-past-expiry", 400), PastExpiry),

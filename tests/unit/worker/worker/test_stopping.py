@@ -16,7 +16,7 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.worker import threads as worker_threads
-from leasehold.worker.adapters import Outgoing, Release
+from leasehold.worker.adapters import Denied, Outgoing, Release
 from leasehold.worker.executors import threads
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import BaseLeaseManager
@@ -442,3 +442,32 @@ def test_end_does_not_wait_for_answers_about_earlier_deliveries() -> None:
     assert queue.calls["tried"] == 1
     assert len(queue.buried) == 1
     assert queue.depth().visible == 2
+
+
+def test_credentials_that_never_worked_end_it() -> None:
+    """There is nobody to whom a log that repeats itself for ever would be of use."""
+    queue = filled("a")
+    queue.faults.fail(1000, method="receive", error=Denied("wrong key"))
+    worker = Worker(print, queue)
+    with pytest.raises(Denied, match="wrong key"):
+        worker.run(install_signals=False)
+    assert not worker.is_running
+    assert left(queue) == [("a", 0)]
+
+
+def test_credentials_that_fail_later_are_tried_again() -> None:
+    """What was good before may be so again: the worker goes on without a start by hand."""
+    queue = filled("a")
+
+    def handle(message: Message) -> None:
+        if message.text == "b":
+            worker.request_stop()
+            return
+        # These take longer than the worker takes to look whether it was refused.
+        queue.faults.fail(2, method="receive", error=Denied("key withdrawn"))
+        queue.put([Outgoing(body="b")])
+
+    worker = Worker(handle, queue, concurrency=1, prefetch=0)
+    worker.run(install_signals=False)
+    assert left(queue) == []
+    assert sum(each.receive_errors for each in worker.stats.queues) == 2
