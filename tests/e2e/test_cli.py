@@ -90,7 +90,7 @@ def test_many_messages(shell: Shell, tmp_path: Path) -> None:
     assert (stats["many"], stats["copy"]) == (2_500, 2_400)
     assert shell("queue", "purge", "copy", code=2).stdout == ""
     purged = shell("queue", "purge", "copy", "--yes", "--text", "line 249")
-    assert purged.stdout == "11 messages removed, of 2,400 looked at.\n"
+    assert purged.stdout == "11 messages removed, of 2,400 examined.\n"
     shell("queue", "delete", "copy", "--yes")
     assert "queue-not-found" in shell("queue", "show", "copy", code=1).stderr
 
@@ -105,7 +105,7 @@ def test_poison_and_back(shell: Shell) -> None:
     assert "went to the poison queue" in told.stdout
     assert "boom" in shell("explain", "fragile", message_id).stdout
     assert shell.json("redrive", "fragile", "--dry-run", "--error", "boom")["matched"] == 1
-    assert shell("redrive", "fragile", "-y").stdout == "1 message brought back, of 1 looked at.\n"
+    assert shell("redrive", "fragile", "-y").stdout == "1 message brought back, of 1 examined.\n"
     assert shell.json("queue", "counts", "fragile")["visible"] == 1
     states = {each["state"] for each in shell.lines("job", "list", "--queue", "fragile")}
     assert states == {"done"}

@@ -250,7 +250,7 @@ def _write(path: Path, write: Any) -> Any:
 
 
 OLDEST_S: Final = 7 * 86_400
-"""A saved summary that ends longer ago is not applied unless told."""
+"""A saved summary that ends longer ago is not applied by default."""
 ALLOW_OLD: Final = "--allow-old"
 
 _MOST_NAMES: Final = 5

@@ -27,7 +27,7 @@ from leasehold.client.models import GroupHalt, GroupInfo, Groups, GroupView
 
 @click.group("group", cls=OrderedGroup)
 def group() -> None:
-    """Look at the message groups of a queue, stop them and have them go on."""
+    """Show the message groups of a queue, halt and resume them."""
 
 
 _GROUP = click.argument("group_id", metavar="GROUP")

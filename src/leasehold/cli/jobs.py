@@ -48,7 +48,7 @@ _RATE = click.option(
     type=click.FloatRange(min=0, min_open=True),
     help="Messages a second, to go slowly.",
 )
-_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Only count what would be meant.")
+_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Only count the messages that match.")
 
 
 @click.group("job", cls=OrderedGroup)
@@ -183,9 +183,7 @@ def redrive(
 @click.option(
     "--end-lease", "ends", is_flag=True, help="Take them back from the workers that have them."
 )
-@click.option(
-    "--note", metavar="TEXT", help="With --end-lease: for those who look at the messages later."
-)
+@click.option("--note", metavar="TEXT", help="With --end-lease: shown with the messages later.")
 @_RATE
 @filter_options()
 @click.argument("queue", metavar="QUEUE")
@@ -297,12 +295,12 @@ def _told(over: Job) -> str:
     if over.state == "stopped":
         return f"Stopped after {sentence}." + (f" {clean(over.note)}" if over.note else "")
     if over.state == "done":
-        return f"{sentence}, of {number(over.examined)} looked at."
+        return f"{sentence}, of {number(over.examined)} examined."
     return f"The {over.kind} of queue {over.queue} goes on as job {over.job_id}: {sentence} so far."
 
 
 def _verb(of: Job) -> str:
-    return "meant" if of.dry_run else _DONE_OF.get(of.kind, "moved")
+    return "matched" if of.dry_run else _DONE_OF.get(of.kind, "moved")
 
 
 def _job_table(found: Iterable[Job], now_ms: int) -> RenderableType:
@@ -313,7 +311,7 @@ def _job_table(found: Iterable[Job], now_ms: int) -> RenderableType:
         Column("STATE"),
         Column("AGE", right=True, drop=2),
         Column("EXAMINED", right=True, drop=1),
-        Column("MEANT", right=True),
+        Column("MATCHED", right=True),
         Column("MOVED", right=True),
         Column("NOTE", cut=True),
     )
@@ -341,8 +339,8 @@ def _whole_job(found: Job, now_ms: int) -> RenderableType:
         ("state", state(found.state)),
         ("begun", moment(found.created_at_ms, now_ms)),
         ("last change", moment(found.updated_at_ms, now_ms)),
-        ("looked at", f"{number(found.examined)} of {number(found.expected)}"),
-        ("meant", number(found.matched)),
+        ("examined", f"{number(found.examined)} of {number(found.expected)}"),
+        ("matched", number(found.matched)),
         (_DONE_OF.get(found.kind, "moved"), number(found.moved)),
     ]
     if found.note:

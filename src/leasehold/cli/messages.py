@@ -143,7 +143,7 @@ def show(session: Session, queue: str, message_id: str) -> None:
     type=click.File("wb", lazy=True),
     metavar="FILE",
     default="-",
-    help="Write it here; to standard output unless told.",
+    help="Write it here; to standard output by default.",
 )
 @QUEUE
 @MESSAGE
@@ -229,9 +229,9 @@ def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool
 
 @remote("end-lease", add_to=message)
 @click.option(
-    "--delay", "delay_s", type=LENGTH, default=0, help="How long it stays hidden; 0 unless told."
+    "--delay", "delay_s", type=LENGTH, default=0, help="How long it stays hidden; 0 by default."
 )
-@click.option("--reason", metavar="TEXT", help="For those who look at the message later.")
+@click.option("--reason", metavar="TEXT", help="Shown with the message later.")
 @QUEUE
 @MESSAGE
 def end_lease(

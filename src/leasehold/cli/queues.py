@@ -1,4 +1,4 @@
-"""``leasehold queue``: create, look at, set, pause and purge queues."""
+"""``leasehold queue``: create, show, configure, pause and purge queues."""
 
 from __future__ import annotations
 
@@ -488,7 +488,7 @@ _LISTED: Final = (*OWN_STATES, "poisoned", "expired")
 
 @click.group("queue", cls=OrderedGroup)
 def queue() -> None:
-    """Create, look at, set, pause and purge queues."""
+    """Create, show, configure, pause and purge queues."""
 
 
 @remote("list", WATCH, add_to=queue)

@@ -247,7 +247,7 @@ WATCH: Final = click.Option(
     flag_value="2",
     type=click.FloatRange(min=0.1),
     metavar="[SECONDS]",
-    help="Look again every so many seconds, 2 unless told, until Ctrl+C. Put it last, or write "
+    help="Update every so many seconds, 2 by default, until Ctrl+C. Put it last, or write "
     "--watch=SECONDS.",
 )
 YES: Final = click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation.")
@@ -398,35 +398,35 @@ Exit codes:
 
 
 _SERVER_ERROR: Final = 500
-_WRONG_KEY: Final = "The signature is not that of this string to sign"
+WRONG_KEY: Final = "The signature is not that of this string to sign"
 """How the server begins to say it, for those who write clients."""
 _REMEDIES: Final = {
-    "unauthenticated": "Look at the account and its key: --account and --key-file, or the "
+    "unauthenticated": "Check the account and its key: --account and --key-file, or the "
     "connection string in AZURE_STORAGE_CONNECTION_STRING.",
-    "queue-not-found": "Look at the names with leasehold queue list, or create it with leasehold "
+    "queue-not-found": "See the names with leasehold queue list, or create it with leasehold "
     "queue create.",
     "queue-exists": "Leave --metadata out to take it as it is, or change it with leasehold queue "
     "set.",
     "settings-differ": "Leave the settings out to take it as it is, or change them with leasehold "
     "queue set.",
-    "message-not-found": "Look at what is there with leasehold message list.",
+    "message-not-found": "See what is there with leasehold message list.",
     "message-leased": "Wait until then, or add --force to end the lease as well.",
-    "job-not-found": "Look at what is there with leasehold job list.",
-    "session-not-found": "Look at what is there with leasehold session list.",
-    "stream-not-found": "Look at what is there with leasehold stream list.",
-    "claim-not-found": "Look at what is there with leasehold stream show.",
+    "job-not-found": "See what is there with leasehold job list.",
+    "session-not-found": "See what is there with leasehold session list.",
+    "stream-not-found": "See what is there with leasehold stream list.",
+    "claim-not-found": "See what is there with leasehold stream show.",
     "claim-lapsed": "Its consumer can open it again with the same number; leasehold stream show "
     "tells how many members it has lost.",
     "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
     "give-back.",
-    "claim-out-of-turn": "Look at the claims that there are with leasehold stream show.",
-    "claim-settled": "Look at the claims that there are with leasehold stream show.",
+    "claim-out-of-turn": "See the claims that there are with leasehold stream show.",
+    "claim-settled": "See the claims that there are with leasehold stream show.",
     "body-unreadable": "Put the body back from a backup; or give the message a new one with "
     "leasehold message amend, or remove it with leasehold message remove.",
     "body-too-large": "Split it, or let the queue take larger ones: leasehold queue set "
     "--max-body-bytes.",
-    "staged-not-found": "Look at what is there with leasehold transaction list.",
-    "stale-token": "A consumer has attached meanwhile: look at the stream, then try again.",
+    "staged-not-found": "See what is there with leasehold transaction list.",
+    "stale-token": "A consumer has attached meanwhile: see the stream, then try again.",
 }
 """By code: what to do, where the server speaks of requests and a person here of commands."""
 
@@ -470,7 +470,7 @@ def print_problem(error: ServerProblem, screen: Screen) -> None:
     if problem.status:
         head.append(f" ({problem.status})")
     detail = problem.detail or problem.title
-    if detail.startswith(_WRONG_KEY):
+    if detail.startswith(WRONG_KEY):
         detail = "The key is not that of the account."
     lines = [head, Text(clean(detail))]
     if problem.field is not None and problem.field not in detail:

@@ -117,7 +117,7 @@ _ABOUT: Final = "About the command line"
 
 LATE: Final = {
     "queue": Late(
-        "leasehold.cli.queues", "queue", "Create, look at, set, pause and purge queues.", _THINGS
+        "leasehold.cli.queues", "queue", "Create, show, configure, pause and purge queues.", _THINGS
     ),
     "definitions": Late(
         "leasehold.cli.definitions",
@@ -128,7 +128,7 @@ LATE: Final = {
     "group": Late(
         "leasehold.cli.groups",
         "group",
-        "Look at the message groups of a queue, stop them and have them go on.",
+        "Show the message groups of a queue, halt and resume them.",
         _THINGS,
     ),
     "message": Late(
@@ -156,21 +156,21 @@ LATE: Final = {
         _THINGS,
     ),
     "session": Late(
-        "leasehold.cli.sessions", "group", "Look at the sessions of workers, and end them.", _THINGS
+        "leasehold.cli.sessions", "group", "Show the sessions of workers, and end them.", _THINGS
     ),
     "stream": Late(
         "leasehold.cli.streams",
         "stream",
-        "Look at streams of claims; settle, park and give back claims.",
+        "Show streams of claims; settle, park and give back their claims.",
         _THINGS,
     ),
     "claim": Late(
-        "leasehold.cli.streams", "claim", "Look at a claim, and read its messages.", _THINGS
+        "leasehold.cli.streams", "claim", "Show a claim, and read its messages.", _THINGS
     ),
     "transaction": Late(
         "leasehold.cli.streams",
         "transaction",
-        "Look at staged messages; publish and discard them.",
+        "Show staged messages; publish and discard them.",
         _THINGS,
     ),
     "events": Late("leasehold.cli.events", "events", "Read the event log.", _THINGS),

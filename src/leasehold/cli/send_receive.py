@@ -67,7 +67,7 @@ _ERROR: Final = click.Option(
 @click.option(
     "--wait", "wait_s", type=FRACTIONAL, default=0, help="Wait so long for a message, up to 60 s."
 )
-@click.option("--holder", metavar="NAME", help="Who you are, for those who look at the message.")
+@click.option("--holder", metavar="NAME", help="Who you are; shown with the message.")
 @click.option(
     "--session",
     "in_session",
@@ -159,7 +159,7 @@ def complete(
     metavar="NUMBER",
     help="How far the work has come, 0 to 1.",
 )
-@click.option("--note", metavar="TEXT", help="What is being done, for those who look.")
+@click.option("--note", metavar="TEXT", help="What is being done; shown with the message.")
 @QUEUE
 @_MESSAGE
 @_RECEIPT
@@ -369,13 +369,13 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     "--time-to-live",
     "time_to_live_s",
     type=TIME_TO_LIVE,
-    help="It expires after so long; 7 days unless told.",
+    help="It expires after so long; 7 days by default.",
 )
 @click.option(
     "--priority",
     type=click.IntRange(1, 16),
     metavar="N",
-    help="1 is received first, 16 last; 8 unless told.",
+    help="1 is received first, 16 last; 8 by default.",
 )
 @click.option(
     "--dedup-key", metavar="KEY", help="A second message with this key is not put for a while."

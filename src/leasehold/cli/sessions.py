@@ -31,7 +31,7 @@ _SESSION = click.argument("session_id", metavar="SESSION")
 
 @click.group("session", cls=OrderedGroup)
 def group() -> None:
-    """Look at the sessions of workers, and end them."""
+    """Show the sessions of workers, and end them."""
 
 
 @remote("list", WATCH, add_to=group)
@@ -69,7 +69,7 @@ def show(session: Session, session_id: str, every_s: float | None) -> None:
 
 
 @remote("end", YES, add_to=group)
-@click.option("--reason", metavar="TEXT", help="For its worker, and for those who look.")
+@click.option("--reason", metavar="TEXT", help="Shown to its worker, and with the session.")
 @_SESSION
 def end(session: Session, session_id: str, reason: str | None, yes: bool) -> None:
     """End a session with all its leases, after asking. Its worker hears of it and stops.

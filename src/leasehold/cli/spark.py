@@ -92,7 +92,7 @@ _PATIENCE_S: Final = 10.0
 
 
 @remote("doctor")
-@click.option("--spark", is_flag=True, help="Also look at what Spark will meet on this machine.")
+@click.option("--spark", is_flag=True, help="Also check what Spark will find on this machine.")
 @click.option(
     "--conf",
     "settings",
@@ -109,7 +109,7 @@ _PATIENCE_S: Final = 10.0
     help="Also read this Python program for calls that go badly with a queue; it is not run. May "
     "be given again.",
 )
-@click.option("--no-server", is_flag=True, help="Do not look at a server.")
+@click.option("--no-server", is_flag=True, help="Do not check a server.")
 def doctor(
     session: Session,
     spark: bool,

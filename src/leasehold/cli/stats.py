@@ -39,7 +39,7 @@ class Row(NamedTuple):
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="Seconds between two looks from which rates are reckoned; 0: look once, without rates.",
+    help="Seconds between the two samples that rates are calculated from; 0: one sample, no rates.",
 )
 def stats(session: Session, prefix: str, sample_s: float, every_s: float | None) -> None:
     """Show every queue at a glance: counts, ages, rates.

@@ -65,7 +65,7 @@ _MEANINGS: Final = {
 
 @click.group("claim", cls=OrderedGroup)
 def claim() -> None:
-    """Look at a claim, and read its messages."""
+    """Show a claim, and read its messages."""
 
 
 @remote("show", WATCH, add_to=claim)
@@ -225,7 +225,7 @@ _TOKEN: Final = click.Option(
 
 @click.group("stream", cls=OrderedGroup)
 def stream() -> None:
-    """Look at streams of claims; settle, park and give back claims."""
+    """Show streams of claims; settle, park and give back their claims."""
 
 
 @remote("list", WATCH, add_to=stream)
@@ -445,7 +445,7 @@ _PARTS: Final = click.Option(
 
 @click.group("transaction", cls=OrderedGroup)
 def transaction() -> None:
-    """Look at staged messages; publish and discard them."""
+    """Show staged messages; publish and discard them."""
 
 
 @remote("list", WATCH, add_to=transaction)

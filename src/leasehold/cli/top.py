@@ -260,13 +260,13 @@ def _run(session: Session, board: Board, look: _Look, found: Snapshot) -> None:
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
-@click.option("--once", is_flag=True, help="Print one look and end; rates need two, so it waits.")
+@click.option("--once", is_flag=True, help="Print one sample and end; rates need two, so it waits.")
 def top(session: Session, view: str, sort: str | None, once: bool, **given: Any) -> None:
     """Watch queues, workers and leases, the busiest first, until q is pressed.
 
-    Press ? for the keys. Where the output is no terminal, one look is printed below the other.
+    Press ? for the keys. Where the output is no terminal, one sample is printed below the other.
 
     Example: leasehold top --sort oldest
 

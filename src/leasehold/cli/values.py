@@ -94,7 +94,7 @@ class Bounds(click.ParamType[tuple[int, int]]):
 
 
 class When(click.ParamType["Moment"]):
-    """A moment, or how long ago: ``2026-01-31T12:00``, ``2026-01-31``, ``7d``. UTC unless told."""
+    """A moment, or how long ago: ``2026-01-31T12:00``, ``2026-01-31``, ``7d``. UTC by default."""
 
     name = "when"
 

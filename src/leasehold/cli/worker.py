@@ -117,7 +117,7 @@ def worker() -> None:
     required=True,
     metavar="QUEUE[=WEIGHT]",
     help="Name of a queue, or an address such as azure:///orders. May be given several times; "
-    "while all have messages they share the worker by their weights, 1 unless told.",
+    "while all have messages they share the worker by their weights, 1 by default.",
 )
 @click.option(
     "--azure",
@@ -197,13 +197,13 @@ def worker() -> None:
     "--metrics-port",
     "metrics",
     type=Address(),
-    help="Serve figures for Prometheus there, at /metrics. The host is 127.0.0.1 unless told.",
+    help="Serve figures for Prometheus there, at /metrics. The host is 127.0.0.1 by default.",
 )
 @click.option(
     "--progress/--no-progress",
     default=True,
     help="Show how it is going: a bar on a terminal, a line every ten seconds elsewhere. On "
-    "unless told.",
+    "by default.",
 )
 @click.option(
     "--grace",
@@ -319,7 +319,7 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     help="How long the next holder may wait for one that was stopped.",
 )
 def prove_fencing(**options: Any) -> None:
-    """Play late and dying workers against a handler, and look at what they did.
+    """Play late and dying workers against a handler, and check what they did.
 
     The message is delivered again and again, to workers that do not notice when their lease has
     ended. It uses no queue, but writes to whatever the handler writes to: have it use a database

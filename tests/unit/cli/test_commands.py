@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,14 @@ REMOTE = {name: command for name, command in leaves(main) if isinstance(command,
 def test_the_list_says_what_the_command_says(name: str) -> None:
     """The summary in the list, which needs no import, is the first sentence of the help."""
     assert LATE[name].summary == main.commands[name].get_short_help_str(limit=200)
+
+
+def test_the_help_of_queue_promises_no_command_that_it_lacks() -> None:
+    """Each verb of its summary is a command; to configure is ``set``."""
+    group = main.commands["queue"]
+    assert isinstance(group, click.Group)
+    verbs = set(re.findall(r"\w+", LATE["queue"].summary.lower())) - {"and", "queues"}
+    assert verbs - {"configure"} <= set(group.commands)
 
 
 def test_help_and_serve_need_none_of_the_client_libraries() -> None:

@@ -19,7 +19,7 @@ def test_purge(shell: Shell) -> None:
     shell.server.on("POST", "/queues/orders/purge", JOB)
     words = ("queue", "purge", "orders", "--state", "delayed", "--older-than", "7d", "--yes")
     result = shell(*words)
-    assert result.output == "1,236 messages removed, of 1,236 looked at.\n"
+    assert result.output == "1,236 messages removed, of 1,236 examined.\n"
     wanted = {"states": ["delayed"], "min_age_s": 604_800}
     assert shell.server.sent == {"filter": wanted, "wait_s": 1.0}
 
@@ -49,7 +49,7 @@ def test_dry_run_needs_no_confirmation(shell: Shell) -> None:
     """Nothing happens to anything."""
     shell.server.on("POST", "/queues/orders/purge", JOB | {"dry_run": True, "moved": 0})
     result = shell("queue", "purge", "orders", "--dry-run")
-    assert result.output == "1,236 messages meant, of 1,236 looked at.\n"
+    assert result.output == "1,236 messages matched, of 1,236 examined.\n"
 
 
 @pytest.mark.parametrize("words", [("redrive",), ("queue", "redrive")])
@@ -61,7 +61,7 @@ def test_redrive(shell: Shell, words: tuple[str, ...]) -> None:
     options = ("--rate", "10", "--canary", "5", "--target", "other")
     result = shell(*words, "orders", *options, stdin="y\n")
     assert "Bring 5 messages back to queue other?" in result.stderr
-    assert result.stdout == "5 messages brought back, of 1,236 looked at.\n"
+    assert result.stdout == "5 messages brought back, of 1,236 examined.\n"
     assert shell.server.sent == {
         "rate_per_s": 10.0,
         "canary": 5,
@@ -124,7 +124,7 @@ def test_show_and_stop(shell: Shell) -> None:
     """One job, in words and in JSON."""
     shell.server.on("GET", "/jobs/j1", RUNNING | {"created_at_ms": START_MS - 30_000})
     text = shell("job", "show", "j1").output
-    assert "  looked at    10 of 1,236" in text.splitlines()
+    assert "  examined     10 of 1,236" in text.splitlines()
     assert json.loads(shell("job", "show", "j1", "--json").output)["examined"] == 10
     shell.server.on("POST", "/jobs/j1/stop", RUNNING | {"state": "stopped"})
     result = shell("job", "stop", "j1")
@@ -162,7 +162,7 @@ def test_change(shell: Shell, options: tuple[str, ...], sent: dict[str, Any], sa
     kind = {"kind": sent["action"]}
     shell.server.on("POST", "/queues/orders/change", JOB | kind | {"moved": 5})
     result = shell("message", "change", "orders", "--holder", "worker-7", *options, "--yes")
-    assert result.output == f"5 messages {said}, of 1,236 looked at.\n"
+    assert result.output == f"5 messages {said}, of 1,236 examined.\n"
     assert shell.server.sent == sent | {"filter": {"holder": "worker-7"}, "wait_s": 1.0}
 
 

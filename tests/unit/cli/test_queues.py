@@ -420,4 +420,4 @@ def test_a_wrong_key_is_said_in_a_line(shell: Shell) -> None:
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
     assert lines[1] == "The key is not that of the account."
-    assert lines[2].startswith("What to do: Look at the account and its key: --account")
+    assert lines[2].startswith("What to do: Check the account and its key: --account")
