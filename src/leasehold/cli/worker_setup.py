@@ -21,7 +21,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from leasehold.cli.output import Cell, Column, Listing, clean, counted, length, number, per_second
-from leasehold.cli.remote import ExitCode, open_session
+from leasehold.cli.remote import WRONG_KEY, ExitCode, open_session
 from leasehold.client import Client
 from leasehold.extras import LIBRARIES, install, library_of
 from leasehold.server.settings import DEV_ACCOUNT
@@ -274,8 +274,11 @@ class Preparation:
             text = f"no answer from the queue {name} ({queue.where}): {clean(str(error))}"
             raise Refused([text], ExitCode.NO_CONNECTION) from None
         except Unauthenticated as error:
-            text = f"the credentials for the queue {name} ({queue.where}) are not accepted: "
-            raise Refused([text + clean(str(error))], ExitCode.REFUSED) from None
+            why = clean(str(error))
+            if WRONG_KEY in why:
+                why = "the key is not that of the account"
+            text = f"the credentials for the queue {name} ({queue.where}) are not accepted: {why}"
+            raise Refused([text], ExitCode.REFUSED) from None
         except QueueError as error:
             # Whoever may receive need not be allowed to count.
             many = f"its messages cannot be counted: {clean(str(error))}"
