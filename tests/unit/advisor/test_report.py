@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -115,6 +118,28 @@ def test_colours_follow_the_page(page: str) -> None:
         assert f"{ink.variable}:" in dark
     plots = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
     assert not re.search(r"(fill|stroke): ?#", "".join(plots))
+
+
+def test_nothing_is_wider_than_the_screen_of_a_phone(page: str, tmp_path: Path) -> None:
+    """Legends wrap, and what is wider by nature, such as tables, scrolls by itself."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    told = (
+        "const root = this.contentDocument.documentElement;"
+        "document.title = `over by ${root.scrollWidth - root.clientWidth}`"
+    )
+    frame = f'<iframe style="width: 390px; border: 0" srcdoc="{escape(page)}" onload="{told}">'
+    (tmp_path / "phone.html").write_text(f"<title></title>{frame}</iframe>", encoding="utf-8")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000")
+    shown = subprocess.run(
+        [chromium, *options, "--dump-dom", (tmp_path / "phone.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "<title>over by 0</title>" in shown.stdout
 
 
 def test_few_data_are_said_on_the_page(page: str) -> None:
