@@ -64,15 +64,22 @@ def settings_options(command: _Command) -> _Command:
     )(command)
 
 
-def load(config: Path | None, options: dict[str, str | bool | None]) -> Loaded:
+def load(
+    config: Path | None, options: dict[str, str | bool | None], *, to_serve: bool = False
+) -> Loaded:
     """Put the settings together from what was typed and from the other sources.
+
+    Args:
+        config: The file of settings that was named; None: the one that LEASEHOLD_CONFIG names.
+        options: What was typed, by setting; None: it was not.
+        to_serve: A server is to run with them.
 
     Raises:
         click.ClickException: They cannot be used; the text names every reason.
     """
     typed = {name: value for name, value in options.items() if value is not None}
     try:
-        return load_settings(typed, file=config)
+        return load_settings(typed, file=config, to_serve=to_serve)
     except SettingsError as error:
         raise BadSettings(str(error)) from None
 
@@ -126,7 +133,7 @@ def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -
     if as_json and options.get("log_format") is None:
         options["log_format"] = "json"
     try:
-        loaded = load(config, options)
+        loaded = load(config, options, to_serve=True)
     except BadSettings as error:
         if as_json:
             code = error.exit_code

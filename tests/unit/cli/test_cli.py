@@ -118,10 +118,15 @@ def test_what_was_not_typed_comes_from_elsewhere(
 
 def test_unusable_settings_are_told(run: Any, served: list[Settings]) -> None:
     """Exit code 78, every reason with its origin, and no traceback."""
-    result = run("serve", "--port", "70000", LEASEHOLD_IDLE_TIMEOUT_S="5")
+    tls = ("--tls-cert", "no.pem", "--tls-key", __file__)
+    result = run("serve", "--port", "70000", *tls, LEASEHOLD_IDLE_TIMEOUT_S="5")
     assert result.exit_code == 78
     assert "port: is 70000; it must be 0 to 65,535 (option --port)" in result.output
     assert "idle_timeout_s" in result.output
+    assert (
+        "tls_cert: is 'no.pem', which is not there or cannot be read (option --tls-cert)"
+        in result.output
+    )
     assert isinstance(result.exception, SystemExit)
     assert served == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from leasehold.server.settings.fields import (
@@ -34,6 +35,13 @@ def validate(settings: Settings) -> None:
     )
     if problems:
         raise SettingsError(problems)
+
+
+def missing_files(settings: Settings) -> Iterator[Problem]:
+    """Yield a problem for each file of TLS that the process of a server could not read."""
+    for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        if path is not None and not os.access(path, os.R_OK):
+            yield Problem(name, f"is {str(path)!r}, which is not there or cannot be read")
 
 
 def _check_bounds(settings: Settings) -> Iterator[Problem]:

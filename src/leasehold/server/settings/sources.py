@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from leasehold.server.settings.checks import validate
+from leasehold.server.settings.checks import missing_files, validate
 from leasehold.server.settings.fields import Settings, all_settings
 from leasehold.server.settings.values import (
     AccessKeyPair,
@@ -54,6 +54,7 @@ def load_settings(
     *,
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    to_serve: bool = False,
 ) -> Loaded:
     """Put the settings together and validate them.
 
@@ -61,6 +62,7 @@ def load_settings(
         flags: Values given on the command line, by setting name.
         file: TOML file; None for the one that LEASEHOLD_CONFIG names, if any.
         environment: Variables to read in place of the process's own.
+        to_serve: A server is to run with them here, so the files that they name must be there, too.
 
     Raises:
         SettingsError: A name is unknown, a value cannot be read, or it is outside its bounds.
@@ -75,7 +77,7 @@ def load_settings(
     for name, value in flags.items():
         gathered.put(name, value, f"option --{name.replace('_', '-')}", _from_text)
     settings = Settings(**gathered.values)
-    gathered.check(settings)
+    gathered.check(settings, to_serve=to_serve)
     gathered.raise_problems()
     return Loaded(
         settings=settings,
@@ -95,7 +97,7 @@ class _Gathered:
         self.has_all_files = True
         """Whether the file could be read; without it most of what is wrong is not."""
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: Settings, *, to_serve: bool) -> None:
         """Add what is wrong with the values, but not what follows from one that was not read.
 
         Of a file that could not be read nobody knows what it says: only what was given elsewhere
@@ -112,6 +114,8 @@ class _Gathered:
             self.problems += [
                 self._with_origin(each) for each in error.problems if each.field not in unread
             ]
+        if to_serve:
+            self.problems += map(self._with_origin, missing_files(settings))
         if settings.store_url is not None and self._is_data_meant():
             problem = Problem(
                 "data",

@@ -181,6 +181,16 @@ def test_a_file_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
     assert found == ["config", "port", "log_level", "data"]
 
 
+def test_a_missing_file_of_tls_is_told_with_the_rest(tmp_path: Path) -> None:
+    """Where a server is to run with it; settings can be read on another machine."""
+    given = {"port": "70000", "tls_cert": str(tmp_path / "c"), "tls_key": __file__}
+    for to_serve, expected in ((True, ["port", "tls_cert"]), (False, ["port"])):
+        with pytest.raises(SettingsError) as refusal:
+            load_settings(given, environment={}, to_serve=to_serve)
+        assert [each.field for each in refusal.value.problems] == expected
+    assert load_settings(given | {"port": "0"}, environment={}).settings.tls_cert == tmp_path / "c"
+
+
 def test_each_problem_names_the_source_that_has_it(tmp_path: Path) -> None:
     """Also where a later source has something better to say of the same setting."""
     text = refused(
