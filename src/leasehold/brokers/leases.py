@@ -22,6 +22,7 @@ from leasehold.client.errors import QueueNotFound, ServerProblem
 from leasehold.client.handles import QueueHandle, Session
 from leasehold.client.models import ReceivedMessage
 from leasehold.clock import Clock, SystemClock
+from leasehold.domain.wording import count_of
 
 Ending = Literal["complete", "failed", "returned", "buried"]
 
@@ -268,7 +269,8 @@ class LeaseKeeper:
             except QueueNotFound:
                 continue
             except LeaseholdClientError as error:
-                _log.warning("%d messages of %s are settled later: %s", len(group), queue, error)
+                told = count_of(len(group), "message")
+                _log.warning("to be settled later: %s of %s: %s", told, queue, error)
                 failed += [(held, ending) for held in group]
                 continue
             for held, message, answer in zip(group, sent, answers, strict=True):
@@ -291,7 +293,8 @@ class LeaseKeeper:
             try:
                 answers = self._client.queue(queue).renew_many(sent, lease_s)
             except LeaseholdClientError as error:
-                _log.warning("%d leases of %s could not be renewed: %s", len(group), queue, error)
+                told = count_of(len(group), "lease")
+                _log.warning("could not renew %s of %s: %s", told, queue, error)
                 for held in group:
                     held.renew_at_s = began_s + min(_PAUSE_S, every_s)
                 continue

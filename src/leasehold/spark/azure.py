@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from leasehold.domain.model import DEFAULT_PRIORITY
+from leasehold.domain.wording import count_of
 from leasehold.spark.connection import TaskIdentity, connection_string, current_task, is_signature
 from leasehold.spark.options import BadOption, BadRecord, Place, ReadOptions, log
 from leasehold.spark.stream.consumer import part_count
@@ -185,10 +186,10 @@ class Batches:
                 self.lost += len(missed)
                 left |= {held.delivery.message_id for held in missed}
                 log.warning(
-                    "micro-batch %d: %d of %d messages were not completed, and may come again",
+                    "micro-batch %d: of %s %d not completed, which may come again",
                     number,
+                    count_of(len(helds), "message"),
                     len(missed),
-                    len(helds),
                 )
         return frozenset(left)
 
@@ -524,7 +525,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of a part."""
         assert isinstance(partition, TaskRows)
         if partition.is_once and self.task().attempt:
-            log.warning("%d messages are not read a second time", partition.count)
+            log.warning("not read a second time: %s", count_of(partition.count, "message"))
             return
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from (batch for batch in stream if batch.num_rows)

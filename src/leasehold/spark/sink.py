@@ -44,6 +44,7 @@ from leasehold.client.errors import (
     StagedNotFound,
 )
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_PUBLISHED_PARTS
+from leasehold.domain.wording import count_of
 from leasehold.spark.connection import (
     connect,
     current_task,
@@ -198,12 +199,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         found = self._publish(done[0].transaction, _parts(done))
         if any(each.already for each in done):
             log.warning(
-                "micro-batch %d was published before, as %s with %d rows, so its rows are dropped. "
+                "micro-batch %d was published before, as %s with %s, so its rows are dropped. "
                 "That is right after a crash. At any other time the checkpoint is an old one, or "
                 "txnAppId is that of another query or checkpoint",
                 batch_id,
                 done[0].transaction,
-                found.rows,
+                count_of(found.rows, "row"),
             )
 
     def abort(self, messages: Messages, _batch_id: int) -> None:
@@ -241,9 +242,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         found = self._publish(self._name, parts)
         if any(each.already for each in done):
             log.warning(
-                "nothing is sent: under txnId %s %d rows were published before",
+                "nothing is sent: published before under txnId %s: %s",
                 self._name,
-                found.rows,
+                count_of(found.rows, "row"),
             )
 
     def abort(self, messages: Messages) -> None:

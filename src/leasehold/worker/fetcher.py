@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from leasehold.domain.wording import count_of
 from leasehold.worker.adapters.protocol import (
     Delivery,
     Fault,
@@ -273,7 +274,8 @@ class Fetcher:
             self._source.client.release(releases)
         except QueueError as error:
             # Their leases end by themselves.
-            _log.info("%d messages of %s: %s", len(deliveries), self._source.name, error)
+            told = count_of(len(deliveries), "message")
+            _log.info("%s of %s: %s", told, self._source.name, error)
 
     def _failed(self, error: QueueError) -> None:
         if self._core.is_stopping:
@@ -359,7 +361,8 @@ class Sessions:
             source.session = None
         self._core.stats.note_lost_session()
         works = self._core.works_of(source)
-        _log.error("the session of %s is lost, with %d messages", source.name, len(works))
+        told = count_of(len(works), "message")
+        _log.error("the session of %s is lost, with %s", source.name, told)
         for work in works:
             if work.session is session:
                 work.held.lose(_LOST)

@@ -22,7 +22,8 @@ _NOUNS = re.compile(
     r"|workers|sessions|servers|attempts|failures|crashes|accounts|jobs|streams|places|parts"
     r"|batches|transactions|keys|requests|times|renewals|receipts|bytes)\b"
 )
-_MAY_SPEAK = re.compile(rf"[}}\"']{_NOUNS.pattern}")
+_LOGGED = re.compile(rf"%d{_NOUNS.pattern}")
+_MAY_SPEAK = re.compile(rf"(?:[}}\"']|%d){_NOUNS.pattern}")
 """A number and its noun in one piece of text, or in two that are written side by side."""
 SEVERAL = {
     "cli/stats.py: {len(rows)} queues",
@@ -35,6 +36,7 @@ SEVERAL = {
     "cli/simulate.py: {rate * given['lasts_s']:,.0f} messages",
     "worker/leases/learning.py: {len(self._failed)} renewals",
     "worker/payloads/claim_check.py: {reference.size} bytes",
+    "spark/pipeline/task.py: %d messages",
     "spark/sink.py: {len(parts):,} tasks",
     "testing/fencing_proof.py: {scenario.tried} places",
 }
@@ -58,6 +60,9 @@ def _spoken() -> Iterator[str]:
         if not _MAY_SPEAK.search(text):
             continue
         for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for noun in _LOGGED.findall(node.value):
+                    yield f"{name}: %d {noun}"
             if not isinstance(node, ast.JoinedStr):
                 continue
             for value, after in zip(node.values, node.values[1:], strict=False):

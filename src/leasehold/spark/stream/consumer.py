@@ -24,7 +24,7 @@ from leasehold.client.errors import (
 from leasehold.client.handles import Stream
 from leasehold.client.models import ClaimInfo, Counts, Settled
 from leasehold.clock import Clock, SystemClock
-from leasehold.domain.wording import form_of
+from leasehold.domain.wording import count_of, form_of
 from leasehold.spark.connection import connect, missing_queue, patient
 from leasehold.spark.options import (
     DataLost,
@@ -291,9 +291,9 @@ class Consumer:
         self._claims = {number: self._claims[number] for number in self._claims if number > upto}
         if done.lost:
             log.warning(
-                "%d messages up to claim %d were gone when their micro-batch was done: others had "
-                "taken them too, or an operator has removed them",
-                done.lost,
+                "%s up to claim %d gone when their micro-batch was done: taken by others, too, or "
+                "removed by an operator",
+                count_of(done.lost, "message"),
                 upto,
             )
         return upto
@@ -349,10 +349,10 @@ class Consumer:
             return Adopted(number, 0, is_gone=True)
         if claim.noted:
             log.warning(
-                "claim %d: an earlier run of this micro-batch has set %d messages aside. They go "
-                "to the poison queue even if they can be decoded now",
+                "claim %d: an earlier run of this micro-batch has set %s aside, for the "
+                "poison queue even if it can be decoded now",
                 number,
-                claim.noted,
+                count_of(claim.noted, "message"),
             )
         return claim
 

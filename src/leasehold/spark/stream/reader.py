@@ -44,6 +44,7 @@ from leasehold.client.errors import (
 from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
 from leasehold.domain.limits import MAX_CLAIM
+from leasehold.domain.wording import count_of
 from leasehold.spark.connection import (
     TaskIdentity,
     connect,
@@ -265,7 +266,8 @@ def read_part(
         _check_own(options, claim.number, claim.settled_with, task)
         return
     if options.delivery == "atMostOnce" and (task.attempt or not claim.is_fresh):
-        log.warning("claim %d: %d messages are not read a second time", claim.number, part.rows)
+        told = count_of(part.rows, "message")
+        log.warning("claim %d: not read a second time: %s", claim.number, told)
         return
     reading = _Reading(options, decoder, part, shared_stream(options, part.token))
     try:
@@ -396,7 +398,7 @@ class _Reading:
                 f"({error.maximum}), for example {bad[0].message_id}: {bad[0].error}. Do "
                 "messageEncoding, format and the columns fit what is sent?"
             ) from None
-        log.warning("claim %d: %d messages go to the poison queue", number, len(bad))
+        log.warning("claim %d: to the poison queue: %s", number, count_of(len(bad), "message"))
 
     def _when_kept(self, call: Callable[[], object]) -> None:
         """Make a call; wait a lease's length for a claim that has lapsed to be extended."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, TypeAlias, TypeVar
 
+from leasehold.domain.wording import count_of
 from leasehold.worker.adapters.protocol import (
     Capabilities,
     Delivery,
@@ -453,7 +454,8 @@ def _log_losses(notices: Iterable[Notice]) -> None:
     losses = Counter((notice.held.delivery.queue, notice.loss) for notice in notices)
     for (queue, loss), count in losses.items():
         level = logging.ERROR if loss.kind in _LOUD else logging.WARNING
-        _log.log(level, "queue %s: %d messages are %s: %s", queue, count, loss.kind, loss.text)
+        told = count_of(count, "message")
+        _log.log(level, "queue %s: %s %s: %s", queue, told, loss.kind, loss.text)
 
 
 # --- ledger ------------------------------------------------------------------------------------

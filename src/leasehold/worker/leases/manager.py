@@ -279,7 +279,8 @@ class LeaseManager(BaseLeaseManager):
         if self._learner is not None:
             self._learner.renewal_took(took_s, failed=bool(failed and not renewed))
         if failure is not None:
-            _log.info("%d renewals have failed, to be tried again: %s", len(failed), failure)
+            told = count_of(len(failed), "renewal")
+            _log.info("%s failed, to be tried again: %s", told, failure)
             self._call(self._hooks.failed, failed, failure)
         if renewed:
             self._call(self._hooks.renewed, renewed, took_s)

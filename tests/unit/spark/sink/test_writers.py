@@ -126,7 +126,7 @@ def test_replayed_batch_publishes_nothing_twice(
     again.commit([done], 0)
     assert done.already
     assert (visible(client), staged(client)) == (["a"], 0)
-    assert "micro-batch 0 was published before, as spark.q.0 with 1 rows" in caplog.text
+    assert "micro-batch 0 was published before, as spark.q.0 with 1 row" in caplog.text
 
 
 def test_a_lost_answer_is_no_reason_for_a_warning(
@@ -258,7 +258,7 @@ def test_failed_batch_can_be_repeated_under_its_name(
         again.commit([again.write(rows("a"))])
     assert (visible(client), staged(client)) == (["a"], 0)
     assert [each.message for each in caplog.records] == [
-        "nothing is sent: under txnId import 1 rows were published before"
+        "nothing is sent: published before under txnId import: 1 row"
     ]
 
 

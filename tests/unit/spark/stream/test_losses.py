@@ -208,6 +208,6 @@ def test_messages_set_aside_by_an_earlier_run_are_told_of(
     crashed.kill()
     query = driving.query(StructType([StructField("_message_id", StringType())]), format="json")
     assert len(column(query.batches({"claim": 0}, end), "_message_id")) == 2
-    assert "has set 1 messages aside" in caplog.text
+    assert "has set 1 message aside" in caplog.text
     query.trigger(end)
     assert queue.counts().poisoned == 1
