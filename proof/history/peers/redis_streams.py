@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ PROMISE: Final = Promise(
     margin_s=0.05,
 )
 _GROUP: Final = "workers"
+_SYNCED_S: Final = 2.0
+"""With ``everysec``, after this even a power cut leaves the groups there."""
 
 
 def _client(port: int) -> Any:
@@ -142,6 +145,7 @@ def _make_groups(port: int, streams: Sequence[str]) -> None:
     with _client(port) as client:
         for stream in streams:
             client.xgroup_create(stream, _GROUP, id="0", mkstream=True)
+    time.sleep(_SYNCED_S)
 
 
 def _answers(port: int) -> bool:

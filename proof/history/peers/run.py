@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -123,7 +122,7 @@ PEERS: Final = {
         source="Redis documentation: persistence, XAUTOCLAIM",
         settings="streams; appendonly yes, appendfsync everysec",
         version=("redis-server", "--version"),
-        not_promised=frozenset({"lost", "back"}),
+        not_promised=frozenset({"lost", "back", "doubled", "refused"}),  # of the last second
     ),
     "pgmq": Peer(
         make=_pgmq,
@@ -138,7 +137,7 @@ PEERS: Final = {
         source="Azurite's README",
         settings="data on disk",
         version=(),
-        not_promised=frozenset({"lost", "back"}),
+        not_promised=frozenset({"lost", "back", "doubled", "refused"}),  # after a kill
     ),
 }
 
@@ -167,11 +166,13 @@ def _is_explained(violation: Violation, history: History) -> bool:
     last_s: dict[str, float] = {}
     for each in history.operations:
         if each.client in clients:
-            last_s[each.client] = max(last_s.get(each.client, -inf), each.completed_s)
+            last_s[each.client] = each.invoked_s
             ended = each.outcome is Outcome.UNKNOWN and each.queue == queue
             if ended and each.invoked_s <= until_s and each.completed_s >= since_s:
                 return True
-    return any(since_s <= at_s <= until_s for at_s in last_s.values())
+    # A client that never calls again has been ended, at any moment after its last call.
+    taker = max(evidence, key=lambda each: each.completed_s).client
+    return any(last_s[client] <= until_s for client in clients - {taker})
 
 
 @contextmanager
