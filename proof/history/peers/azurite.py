@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -30,6 +31,8 @@ PACKAGE: Final = (
 )
 """Where the benchmarks install it."""
 _CLOCK: Final = SystemClock()
+_SAVED_S: Final = 6.0
+"""Its database is saved every five seconds; before that a kill takes the queues with it."""
 _NOT_DONE: Final = 300
 _GONE: Final = 404
 _SERVER_ERROR: Final = 500
@@ -156,6 +159,7 @@ def _make_queues(port: int, queues: Sequence[str]) -> None:
         queue = AzuriteQueue(port, name)
         queue.create()
         queue.close()
+    time.sleep(_SAVED_S)
 
 
 def azurite(folder: Path) -> PeerServer:

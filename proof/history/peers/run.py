@@ -46,6 +46,7 @@ class Peer:
         settings: What it is started with.
         version: The command that tells its version.
         connection: Whether a lease ends with its connection, and so with the server.
+        quiet_s: Between two faults, at least and at most: time for a start that takes long.
         not_promised: Columns that its makers promise nothing of: counted, and not blamed.
     """
 
@@ -55,6 +56,7 @@ class Peer:
     settings: str
     version: tuple[str, ...]
     connection: bool = False
+    quiet_s: tuple[float, float] = (0.05, 0.6)
     not_promised: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -103,8 +105,8 @@ def _need(program: str) -> None:
 PEERS: Final = {
     "beanstalkd": Peer(
         make=_beanstalkd,
-        said="jobs in the binlog are there after a restart; a reservation ends with its connection",
-        source="its protocol.txt and manual page (-b, -f)",
+        said="jobs in the binlog are there after a restart; a power failure loses nothing with -f 0",
+        source="beanstalkd(1), -b and -f; protocol.txt: put, reserve",
         settings="-b -f 0: fsync at each write",
         version=("beanstalkd", "-v"),
         connection=True,
@@ -137,6 +139,7 @@ PEERS: Final = {
         source="Azurite's README",
         settings="data on disk",
         version=(),
+        quiet_s=(2.0, 6.0),
         not_promised=frozenset({"lost", "back", "doubled", "refused"}),  # after a kill
     ),
 }
@@ -233,6 +236,7 @@ def run(name: str, fault: Fault, *, times: int, seed: int, keep: Path | None = N
             folder=records,
             seed=seed,
             least_pause_s=0.002,
+            quiet_s=peer.quiet_s,
         )
         verdict = campaign.run(faults=times)
         result = judged(peer, campaign.history, verdict)
