@@ -105,7 +105,7 @@ def _need(program: str) -> None:
 PEERS: Final = {
     "beanstalkd": Peer(
         make=_beanstalkd,
-        said="jobs in the binlog are there after a restart; a power failure loses nothing with -f 0",
+        said="jobs in the binlog are there after a restart and, with -f 0, a power failure",
         source="beanstalkd(1), -b and -f; protocol.txt: put, reserve",
         settings="-b -f 0: fsync at each write",
         version=("beanstalkd", "-v"),
