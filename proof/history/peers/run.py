@@ -140,7 +140,8 @@ PEERS: Final = {
         settings="data on disk",
         version=(),
         quiet_s=(2.0, 6.0),
-        not_promised=frozenset({"lost", "back", "doubled", "refused"}),  # after a kill
+        # After a kill, from which it comes back as it was when it was last saved.
+        not_promised=frozenset({"lost", "back", "doubled", "stale", "refused"}),
     ),
 }
 
