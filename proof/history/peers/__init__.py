@@ -1,0 +1,1 @@
+"""The history checker over other queues, each held to its own promise."""

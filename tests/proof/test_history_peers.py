@@ -1,0 +1,92 @@
+"""The adapters of other queues: what their leases explain, and one real run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from proof.history.adapters import Promise
+from proof.history.checker import check
+from proof.history.peers.run import PEERS, Absent, judged, run
+from proof.history.records import Delivery, FaultRecord, History, Operation, Outcome, Verb, body_of
+
+PROMISE = Promise(fenced=False, prompt=False)
+
+
+def call(client: str, verb: Verb, at_s: float, **asked: object) -> Operation:
+    """Return a call that took a tenth of a second and was done."""
+    made = Operation(
+        client=client,
+        number=int(at_s * 10),
+        verb=verb,
+        queue="one",
+        invoked_s=at_s,
+        completed_s=at_s + 0.1,
+        outcome=Outcome.OK,
+    )
+    return replace(made, **asked)  # type: ignore[arg-type]
+
+
+def twice(*between: Operation) -> History:
+    """Have two clients receive a message within its lease, and other calls in between."""
+    put = call("a", Verb.PUT, 0, message="m")
+    first = call(
+        "a", Verb.RECEIVE, 1, hidden_s=3.0, limit=1, delivered=(Delivery(body_of("m"), "t1"),)
+    )
+    second = call(
+        "b", Verb.RECEIVE, 2, hidden_s=3.0, limit=1, delivered=(Delivery(body_of("m"), "t2"),)
+    )
+    alive = call("a", Verb.COUNT, 9, count=1)
+    return History(operations=[put, first, *between, second, alive])
+
+
+def doubled(peer: str, history: History) -> int:
+    """Return how often a message was found to be with two at once."""
+    found: dict[str, int] = judged(PEERS[peer], history, check(history, PROMISE))["found"]
+    return found["doubled"]
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_message_with_two_at_once_is_found(peer: str) -> None:
+    """Whatever the leases of a peer are like, when nothing has ended one."""
+    other_queue = call("a", Verb.PEEK, 1.5, outcome=Outcome.UNKNOWN, queue="two")
+    assert doubled(peer, twice(other_queue)) == 1
+
+
+def test_a_lease_that_ended_with_its_connection_explains_it() -> None:
+    """For a peer whose leases do so, and for no other one."""
+    history = twice(call("a", Verb.PEEK, 1.5, outcome=Outcome.UNKNOWN))
+    assert doubled("beanstalkd", history) == 0
+    assert doubled("pgmq", history) == 1
+
+
+def test_a_client_that_was_killed_explains_it() -> None:
+    """It was never heard of again, or its last call has no end."""
+    silent = twice()
+    silent.operations.pop()
+    assert doubled("beanstalkd", silent) == 0
+    killed = twice(call("a", Verb.PEEK, 1.5, outcome=Outcome.UNKNOWN, completed_s=inf))
+    assert doubled("beanstalkd", killed) == 0
+
+
+def test_a_server_that_was_killed_explains_it() -> None:
+    """Between the two receives; not before them."""
+    history = twice()
+    history.faults.append(FaultRecord(name="kill", begun_s=0.2, ended_s=0.4))
+    assert doubled("beanstalkd", history) == 1
+    history.faults.append(FaultRecord(name="kill", begun_s=1.4, ended_s=1.6))
+    assert doubled("beanstalkd", history) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("peer", ["beanstalkd", "redis-always"])
+def test_a_peer_keeps_its_promise_through_kills(peer: str) -> None:
+    """It is started, killed and drained, and messages go through it."""
+    try:
+        result = run(peer, "kill", times=4, seed=1)
+    except Absent as missing:
+        pytest.skip(str(missing))
+    assert result["blamed"] == 0, result["first"]
+    assert result["done"]["kill"] == 4
+    assert result["figures"]["puts"] > 0
