@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +19,7 @@ from typing import Any, Final
 import httptools
 
 from leasehold.client import AsyncClient
-from leasehold.client.errors import MessageNotFound
+from leasehold.client.errors import MessageNotFound, MessageNotLeased
 from leasehold.client.models import Event
 from leasehold.clock import Clock
 from leasehold.testing import InProcessServer
@@ -203,6 +203,28 @@ class Trial:
             return (await self.queue.get(self.ids[text])).state == "leased"
         except MessageNotFound:
             return False
+
+    async def end_lease(self, text: str, *, delay_s: int) -> None:
+        """End the lease of a message as an operator does; it is visible after the delay."""
+        with self._being_there(text):
+            await self.queue.end_lease(self.ids[text], delay_s=delay_s)
+
+    async def remove(self, text: str) -> None:
+        """Remove a message that the worker has, as an operator does."""
+        with self._being_there(text):
+            await self.queue.remove(self.ids[text], force=True)
+
+    @contextlib.contextmanager
+    def _being_there(self, text: str) -> Iterator[None]:
+        """Say what is wrong if the worker does not hold a message whose work it does."""
+        try:
+            yield
+        except MessageNotFound:
+            told = f"{text!r} was deleted when none of its work had ended"
+            raise Missed("deleted-early", told) from None
+        except MessageNotLeased:
+            told = f"the lease of {text!r} ended while the worker had it"
+            raise Missed("lease-lost", told) from None
 
     async def rival(self) -> None:
         """Have another worker look for messages: what it finds on an ended lease is noted.
