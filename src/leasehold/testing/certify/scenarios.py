@@ -16,7 +16,7 @@ from typing import Final
 from leasehold.domain.wording import count_of, times_of
 from leasehold.testing.certify.judge import MOST_POLLS_PER_S
 from leasehold.testing.certify.proxy import Exchange, Fault, Kind, Outcome
-from leasehold.testing.certify.trial import MAX_ATTEMPTS, POISON_QUEUE, Missed, Trial
+from leasehold.testing.certify.trial import MAX_ATTEMPTS, Missed, Trial
 
 Play = Callable[[Trial], Awaitable[None]]
 
@@ -278,9 +278,12 @@ async def fails_always(trial: Trial) -> None:
             raise failure
     else:
         raise Missed("poison-endless", f"it was tried more than {times_of(most)}")
-    tries = len(trial.works_of("poison"))
-    if tries == 1:
-        raise Missed("poison-lost", "it left the queue after one failure")
+    try:
+        # A worker may try it again as a copy, which is another message.
+        while len(trial.works_of("poison")) == 1:
+            await trial.begun("poison")
+    except Missed:
+        raise Missed("poison-lost", "it left the queue after one failure") from None
 
 
 @_scenario()
@@ -299,8 +302,7 @@ async def poison_is_kept(trial: Trial) -> None:
     await trial.start()
     await trial.begun("kept")
     await trial.left("kept")
-    if not await trial.client.queue(POISON_QUEUE).peek(1):
-        raise Missed("poison-lost", f"it is not in {POISON_QUEUE}")
+    await trial.set_aside()
 
 
 # --- the connection ----------------------------------------------------------------------------

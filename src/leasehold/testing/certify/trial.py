@@ -197,6 +197,14 @@ class Trial:
         told = f"{text!r} did not leave the queue"
         await self._until_true(is_gone, "poison-endless", told)
 
+    async def set_aside(self) -> None:
+        """Wait until a message is in the poison queue; it may have been retried as copies."""
+
+        async def is_there() -> bool:
+            return bool(await self.client.queue(POISON_QUEUE).peek(1))
+
+        await self._until_true(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
+
     async def is_leased(self, text: str) -> bool:
         """Tell whether a message is in the queue, on a lease."""
         try:
