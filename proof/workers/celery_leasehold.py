@@ -1,10 +1,12 @@
-"""Celery on Leasehold's own transport, with late acknowledgement.
+"""Celery on Leasehold's own transport, with late acknowledgement unless told ``early``.
 
-A plain text that ``leasehold certify`` has put is made a call of the task as it is received.
+A plain text that ``leasehold certify`` has put is made a call of the task as it is received;
+``raw`` as an argument leaves it as it is.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from leasehold.brokers.kombu import transport
@@ -28,7 +30,8 @@ def _read(message: ReceivedMessage, tag: str) -> Raw:
 
 def main() -> None:
     """Work until asked to stop."""
-    transport.from_received = _read  # type: ignore[attr-defined]  # imported there
+    if "raw" not in sys.argv:
+        transport.from_received = _read  # type: ignore[attr-defined]  # imported there
     options = {"connection_string": CONNECTION_STRING, "visibility_timeout": LEASE_S}
     run(make_app("leasehold://", **options))
 

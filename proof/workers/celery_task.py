@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import uuid
 from typing import Any
 
@@ -15,11 +16,14 @@ TASK = "proof.work"
 
 
 def make_app(broker: str, **options: Any) -> Celery:
-    """Return an application whose task does the work, is retried, and is acknowledged late."""
+    """Return an application whose task does the work, is retried, and is acknowledged late.
+
+    With ``early`` as an argument of the program it is acknowledged early, as Celery does by itself.
+    """
     app = Celery("proof", broker=broker, broker_transport_options=options)
     app.conf.update(
         task_default_queue=QUEUE,
-        task_acks_late=True,
+        task_acks_late="early" not in sys.argv,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
