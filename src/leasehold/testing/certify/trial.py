@@ -162,8 +162,14 @@ class Trial:
         self.failures[text] = fails
         self.ids[text] = (await self.queue.put(text, **more)).id
 
-    async def begun(self, text: str, *, step: int = 0) -> Work:
-        """Wait until the worker begins the work of a message (again), and return it."""
+    async def begun(self, text: str, *, step: int = 0, behind_s: float = 0) -> Work:
+        """Wait until the worker begins the work of a message (again), and return it.
+
+        Args:
+            text: Of the message.
+            step: 0 for all of the work, or the number of the step, from 1.
+            behind_s: Seconds that other work may take before, on top of the usual patience.
+        """
 
         def found() -> Work | None:
             for work in self.works:
@@ -172,7 +178,8 @@ class Trial:
             return None
 
         what = f"the work of {text!r} was not begun"
-        work: Work = await self._until(found, "lost", what)
+        patience_s = self.options.patience_s + behind_s
+        work: Work = await self._until(found, "lost", what, patience_s=patience_s)
         self._taken.add(work)
         return work
 
