@@ -3,7 +3,7 @@
 It does what a user of the SDK can do with its documented calls: it renews at a third of the lease,
 deletes with the newest receipt, gives a failed message back, sets a poison message aside, goes on
 after an error of the service, and ends when asked to. ``quick`` as an argument makes the SDK
-repeat a request after 0.2 seconds instead of its 15 and more.
+repeat a request after 0.2 seconds instead of its 18 and more.
 """
 
 from __future__ import annotations
