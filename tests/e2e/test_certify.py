@@ -115,6 +115,28 @@ def _passes_all(worker: str, *words: str) -> None:
     assert [each for each in told if each["findings"]] == []
 
 
+@pytest.mark.long
+@pytest.mark.sdk
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("worker", "words", "scenario", "rule"),
+    [
+        ("celery_azure", (), "one-message", "deleted-early"),
+        ("celery_azure", ("raw",), "one-message", "crashed"),
+        ("celery_leasehold", (), "one-message", None),
+        ("azure_renewing", (), "renewal-is-refused-once", "lease-lost"),
+        ("azure_renewing", ("quick",), "renewal-is-refused-once", None),
+    ],
+)
+def test_library_is_as_the_manual_says(
+    worker: str, words: tuple[str, ...], scenario: str, rule: str | None
+) -> None:
+    """What docs/explanation/workers-certified.md says of libraries, and what is right beside it."""
+    (told,) = certify(worker, *words, scenarios=(scenario,))
+    found = {each["rule"] for each in told["findings"]}
+    assert rule in found if rule else not found
+
+
 def test_faults_and_scenarios_are_known() -> None:
     """Each fault has a scenario, each rule is one that is explained, and forty are played."""
     assert set(SHOWN_BY) == set(FAULTS) - {"none"}

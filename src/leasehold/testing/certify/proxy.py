@@ -204,6 +204,8 @@ class Whole:
     has_head: bool = False
     keeps_alive: bool = True
     url: bytearray = field(default_factory=bytearray)
+    parser: Any = None
+    """What takes it apart."""
 
     def on_url(self, part: bytes) -> None:
         """Take a part of the address."""
@@ -212,6 +214,8 @@ class Whole:
     def on_headers_complete(self) -> None:
         """Note that the header is there."""
         self.has_head = True
+        # The parser knows it only now: after the end it is about the next message.
+        self.keeps_alive = self.parser.should_keep_alive()
 
     def on_body(self, part: bytes) -> None:
         """Take a part of the body."""
@@ -230,7 +234,7 @@ async def read_whole(
     Clients of queues wait for an answer before they send again, so nothing follows in a piece.
     """
     found = Whole(method=method)
-    parser = kind(found)
+    parser = found.parser = kind(found)
     while not found.is_whole:
         piece = await reader.read(_CHUNK_BYTES)
         if not piece:
@@ -244,7 +248,6 @@ async def read_whole(
         found.path = found.url.decode("latin-1")
     else:
         found.status = parser.get_status_code()
-        found.keeps_alive = parser.should_keep_alive()
     return found
 
 

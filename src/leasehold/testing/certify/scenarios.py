@@ -16,7 +16,7 @@ from typing import Final
 from leasehold.domain.wording import count_of, times_of
 from leasehold.testing.certify.judge import MOST_POLLS_PER_S
 from leasehold.testing.certify.proxy import Exchange, Fault, Kind, Outcome
-from leasehold.testing.certify.trial import MAX_ATTEMPTS, POISON_QUEUE, Missed, Trial
+from leasehold.testing.certify.trial import MAX_ATTEMPTS, Missed, Trial
 
 Play = Callable[[Trial], Awaitable[None]]
 
@@ -220,9 +220,11 @@ async def all_are_slow(trial: Trial) -> None:
     for text in texts:
         await trial.put(text, hold=True)
     await trial.start()
+    # One after another in some workers, and slower on a loaded machine.
+    behind_s = 2 * len(texts) * 1.5 * trial.options.lease_s
 
     async def one(text: str) -> None:
-        work = await trial.begun(text)
+        work = await trial.begun(text, behind_s=behind_s)
         await _beside_a_rival(trial, 1.5)
         work.finish()
         await trial.gone(text)
@@ -278,9 +280,12 @@ async def fails_always(trial: Trial) -> None:
             raise failure
     else:
         raise Missed("poison-endless", f"it was tried more than {times_of(most)}")
-    tries = len(trial.works_of("poison"))
-    if tries == 1:
-        raise Missed("poison-lost", "it left the queue after one failure")
+    try:
+        # A worker may try it again as a copy, which is another message.
+        while len(trial.works_of("poison")) == 1:
+            await trial.begun("poison")
+    except Missed:
+        raise Missed("poison-lost", "it left the queue after one failure") from None
 
 
 @_scenario()
@@ -299,8 +304,7 @@ async def poison_is_kept(trial: Trial) -> None:
     await trial.start()
     await trial.begun("kept")
     await trial.left("kept")
-    if not await trial.client.queue(POISON_QUEUE).peek(1):
-        raise Missed("poison-lost", f"it is not in {POISON_QUEUE}")
+    await trial.set_aside()
 
 
 # --- the connection ----------------------------------------------------------------------------
@@ -434,7 +438,7 @@ async def lease_is_taken_away(trial: Trial) -> None:
     await trial.put("taken", hold=True)
     await trial.start()
     await trial.begun("taken")
-    await trial.queue.end_lease(trial.ids["taken"], delay_s=3 * trial.options.lease_s)
+    await trial.end_lease("taken", delay_s=3 * trial.options.lease_s)
     await trial.pass_s(1.5 * trial.options.lease_s)
     trial.let("taken")
     await trial.put("other")
@@ -448,7 +452,7 @@ async def message_is_removed(trial: Trial) -> None:
     await trial.put("removed", hold=True)
     await trial.start()
     work = await trial.begun("removed")
-    await trial.queue.remove(trial.ids["removed"], force=True)
+    await trial.remove("removed")
     await trial.pass_s(0.75 * trial.options.lease_s)
     work.finish()
     await trial.put("other")

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +19,7 @@ from typing import Any, Final
 import httptools
 
 from leasehold.client import AsyncClient
-from leasehold.client.errors import MessageNotFound
+from leasehold.client.errors import MessageNotFound, MessageNotLeased
 from leasehold.client.models import Event
 from leasehold.clock import Clock
 from leasehold.testing import InProcessServer
@@ -162,8 +162,14 @@ class Trial:
         self.failures[text] = fails
         self.ids[text] = (await self.queue.put(text, **more)).id
 
-    async def begun(self, text: str, *, step: int = 0) -> Work:
-        """Wait until the worker begins the work of a message (again), and return it."""
+    async def begun(self, text: str, *, step: int = 0, behind_s: float = 0) -> Work:
+        """Wait until the worker begins the work of a message (again), and return it.
+
+        Args:
+            text: Of the message.
+            step: 0 for all of the work, or the number of the step, from 1.
+            behind_s: Seconds that other work may take before, on top of the usual patience.
+        """
 
         def found() -> Work | None:
             for work in self.works:
@@ -172,7 +178,8 @@ class Trial:
             return None
 
         what = f"the work of {text!r} was not begun"
-        work: Work = await self._until(found, "lost", what)
+        patience_s = self.options.patience_s + behind_s
+        work: Work = await self._until(found, "lost", what, patience_s=patience_s)
         self._taken.add(work)
         return work
 
@@ -197,12 +204,42 @@ class Trial:
         told = f"{text!r} did not leave the queue"
         await self._until_true(is_gone, "poison-endless", told)
 
+    async def set_aside(self) -> None:
+        """Wait until a message is in the poison queue; it may have been retried as copies."""
+
+        async def is_there() -> bool:
+            return bool(await self.client.queue(POISON_QUEUE).peek(1))
+
+        await self._until_true(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
+
     async def is_leased(self, text: str) -> bool:
         """Tell whether a message is in the queue, on a lease."""
         try:
             return (await self.queue.get(self.ids[text])).state == "leased"
         except MessageNotFound:
             return False
+
+    async def end_lease(self, text: str, *, delay_s: int) -> None:
+        """End the lease of a message as an operator does; it is visible after the delay."""
+        with self._being_there(text):
+            await self.queue.end_lease(self.ids[text], delay_s=delay_s)
+
+    async def remove(self, text: str) -> None:
+        """Remove a message that the worker has, as an operator does."""
+        with self._being_there(text):
+            await self.queue.remove(self.ids[text], force=True)
+
+    @contextlib.contextmanager
+    def _being_there(self, text: str) -> Iterator[None]:
+        """Say what is wrong if the worker does not hold a message whose work it does."""
+        try:
+            yield
+        except MessageNotFound:
+            told = f"{text!r} was deleted when none of its work had ended"
+            raise Missed("deleted-early", told) from None
+        except MessageNotLeased:
+            told = f"the lease of {text!r} ended while the worker had it"
+            raise Missed("lease-lost", told) from None
 
     async def rival(self) -> None:
         """Have another worker look for messages: what it finds on an ended lease is noted.
