@@ -27,7 +27,7 @@ from requests.adapters import HTTPAdapter
 from leasehold.client import Client
 from leasehold.testing import InProcessServer, ManualTime
 from leasehold.testing.memory_queue import MemoryQueue
-from leasehold.worker import Message, Poison
+from leasehold.worker import Message, Poison, RetryRule
 from leasehold.worker.adapters import Outgoing, mns
 from leasehold.worker.adapters.azure import AzureQueue
 from leasehold.worker.adapters.mns import MnsQueue
@@ -257,8 +257,18 @@ def settle(world: World, time: ManualTime, handler: Any, method: str, sequence: 
         world.faults.plan(sequence)
         handler(message)
 
+    # What failed does not come again here: a second settlement that fails would wait, while the
+    # worker stops, for time that nobody moves.
+    retries = RetryRule(kind="fixed", initial_s=3_600, cap_s=3_600, jitter=0)
     with running(
-        handle, world.adapter, time=time, lease=60, hooks=[heard], session=False, concurrency=1
+        handle,
+        world.adapter,
+        time=time,
+        lease=60,
+        hooks=[heard],
+        session=False,
+        concurrency=1,
+        retries=retries,
     ):
         time.advance_until(lambda: bool(heard.settlements or heard.losses), step_s=0.5, limit_s=300)
     return heard
