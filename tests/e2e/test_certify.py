@@ -36,7 +36,13 @@ SHOWN_BY: Final = {
 }
 """By fault, a scenario that shows it."""
 QUICK: Final = ("deletes-first", "crashes-on-failure", "works-again")
-SLOW: Final = ("renews-too-late", "keeps-old-receipt", "ignores-sigterm")
+SLOW: Final = (
+    "renews-too-late",
+    "keeps-old-receipt",
+    "ignores-sigterm",
+    "throws-poison-away",
+    "renews-only-the-first",
+)
 """They take half a minute each: something is waited for that does not come."""
 
 
@@ -115,7 +121,7 @@ def _passes_all(worker: str, *words: str) -> None:
     assert [each for each in told if each["findings"]] == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.sdk
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
