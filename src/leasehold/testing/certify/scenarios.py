@@ -70,8 +70,7 @@ async def _does(trial: Trial, *texts: str) -> None:
         await trial.put(text)
     await trial.start()
     for text in texts:
-        await trial.begun(text)
-        await trial.gone(text)
+        await trial.finished(text)
 
 
 @_scenario()
@@ -92,8 +91,7 @@ async def put_while_idle(trial: Trial) -> None:
     await trial.start()
     await trial.pass_s(3)
     await trial.put("later")
-    await trial.begun("later")
-    await trial.gone("later")
+    await trial.finished("later")
 
 
 @_scenario()
@@ -111,8 +109,7 @@ async def delayed_message(trial: Trial) -> None:
     """A message is visible after two seconds only."""
     await trial.put("delayed", delay_s=2)
     await _does(trial, "now")
-    await trial.begun("delayed")
-    await trial.gone("delayed")
+    await trial.finished("delayed")
 
 
 @_scenario()
@@ -133,8 +130,7 @@ async def received_before(trial: Trial) -> None:
     await trial.put("second-hand")
     await trial.queue.receive(1, visibility_timeout_s=1)
     await trial.start()
-    await trial.begun("second-hand")
-    await trial.gone("second-hand")
+    await trial.finished("second-hand")
 
 
 # --- slow work ---------------------------------------------------------------------------------
@@ -181,8 +177,7 @@ async def slow_then_quick(trial: Trial) -> None:
     """Slow work, and after it the receipt of a renewed lease must be the newest one."""
     await _works_for(trial, "slow", 1.5)
     await trial.put("quick")
-    await trial.begun("quick")
-    await trial.gone("quick")
+    await trial.finished("quick")
 
 
 @_scenario()
@@ -194,8 +189,7 @@ async def slow_work_that_fails(trial: Trial) -> None:
     await _beside_a_rival(trial, 2)
     trial.let("slow-fail", well=False)
     trial.repeats["slow-fail"] = 1
-    await trial.begun("slow-fail")
-    await trial.gone("slow-fail")
+    await trial.finished("slow-fail")
 
 
 @_scenario()
@@ -240,8 +234,7 @@ async def _fails(trial: Trial, text: str, times: int) -> None:
     trial.repeats[text] = times
     await trial.start()
     for _ in range(times + 1):
-        await trial.begun(text)
-    await trial.gone(text)
+        await trial.finished(text)
 
 
 @_scenario()
@@ -355,8 +348,7 @@ async def _renewal(trial: Trial, fault: Fault) -> None:
     trial.proxy.fault = fault
     await _works_for(trial, "renewed", 2)
     await trial.put("after")
-    await trial.begun("after")
-    await trial.gone("after")
+    await trial.finished("after")
 
 
 @_scenario()
@@ -424,8 +416,7 @@ async def server_is_away_at_the_start(trial: Trial) -> None:
     await trial.start()
     await trial.pass_s(2)
     trial.proxy.is_down = False
-    await trial.begun("early")
-    await trial.gone("early")
+    await trial.finished("early")
 
 
 # --- leases that are lost ----------------------------------------------------------------------
@@ -442,8 +433,7 @@ async def lease_is_taken_away(trial: Trial) -> None:
     await trial.pass_s(1.5 * trial.options.lease_s)
     trial.let("taken")
     await trial.put("other")
-    await trial.begun("other")
-    await trial.gone("other")
+    await trial.finished("other")
 
 
 @_scenario(loses_leases=True)
@@ -456,8 +446,7 @@ async def message_is_removed(trial: Trial) -> None:
     await trial.pass_s(0.75 * trial.options.lease_s)
     work.finish()
     await trial.put("other")
-    await trial.begun("other")
-    await trial.gone("other")
+    await trial.finished("other")
 
 
 @_scenario(loses_leases=True)
@@ -470,8 +459,7 @@ async def time_jumps(trial: Trial) -> None:
     await trial.jump(2 * trial.options.lease_s)
     trial.let("slept")
     await trial.put("other")
-    await trial.begun("other")
-    await trial.gone("other")
+    await trial.finished("other")
     await trial.gone("slept")
 
 
@@ -488,8 +476,7 @@ async def killed_in_work(trial: Trial) -> None:
     await trial.kill()
     trial.let("killed")
     await trial.start()
-    await trial.begun("killed")
-    await trial.gone("killed")
+    await trial.finished("killed")
 
 
 @_scenario(loses_leases=True)

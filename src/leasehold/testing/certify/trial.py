@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httptools
 
@@ -24,6 +24,8 @@ from leasehold.client.models import Event
 from leasehold.clock import Clock
 from leasehold.testing import InProcessServer
 from leasehold.testing.certify.proxy import Exchange, Kind, Proxy, read_whole
+
+T = TypeVar("T")
 
 QUEUE: Final = "certify"
 POISON_QUEUE: Final = f"{QUEUE}-poison"
@@ -171,7 +173,7 @@ class Trial:
             behind_s: Seconds that other work may take before, on top of the usual patience.
         """
 
-        def found() -> Work | None:
+        async def found() -> Work | None:
             for work in self.works:
                 if work.text == text and work.step == step and work not in self._taken:
                     return work
@@ -179,7 +181,8 @@ class Trial:
 
         what = f"the work of {text!r} was not begun"
         patience_s = self.options.patience_s + behind_s
-        work: Work = await self._until(found, "lost", what, patience_s=patience_s)
+        work = await self._until(found, "lost", what, patience_s=patience_s)
+        assert work is not None
         self._taken.add(work)
         return work
 
@@ -190,9 +193,18 @@ class Trial:
             if work.text == text:
                 work.finish(well=well)
 
-    async def gone(self, text: str, rule: str = "lost") -> None:
+    async def gone(self, text: str) -> None:
         """Wait until the worker has deleted a message."""
-        await self._until_events("completed", text, rule, f"{text!r} was not deleted")
+
+        async def is_deleted() -> bool:
+            return any(event.type == "completed" for event in await self.events(text))
+
+        await self._until(is_deleted, "lost", f"{text!r} was not deleted")
+
+    async def finished(self, text: str) -> None:
+        """Wait until the worker has begun the work of a message (again), and deleted it."""
+        await self.begun(text)
+        await self.gone(text)
 
     async def left(self, text: str) -> None:
         """Wait until a message is not in the queue any more, or is poisoned by the server."""
@@ -202,7 +214,7 @@ class Trial:
             return bool(kinds & {"completed", "poisoned", "removed"})
 
         told = f"{text!r} did not leave the queue"
-        await self._until_true(is_gone, "poison-endless", told)
+        await self._until(is_gone, "poison-endless", told)
 
     async def set_aside(self) -> None:
         """Wait until a message is in the poison queue; it may have been retried as copies."""
@@ -210,7 +222,7 @@ class Trial:
         async def is_there() -> bool:
             return bool(await self.client.queue(POISON_QUEUE).peek(1))
 
-        await self._until_true(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
+        await self._until(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
 
     async def is_leased(self, text: str) -> bool:
         """Tell whether a message is in the queue, on a lease."""
@@ -254,12 +266,12 @@ class Trial:
     async def pass_s(self, seconds: float) -> None:
         """Let time pass, for the server as for the worker."""
         until_s = self.passed_s + seconds
-        await self._until(
-            lambda: True if self.passed_s >= until_s else None,
-            "machine",
-            "the machine is too slow",
-            patience_s=seconds * 5 + 10,
-        )
+
+        async def has_passed() -> bool:
+            return self.passed_s >= until_s
+
+        patience_s = seconds * 5 + 10
+        await self._until(has_passed, "machine", "the machine is too slow", patience_s=patience_s)
 
     async def jump(self, seconds: float) -> None:
         """Let time pass for the server at once."""
@@ -338,30 +350,22 @@ class Trial:
     # --- waiting -----------------------------------------------------------------------------
 
     async def _until(
-        self, look: Callable[[], Any], rule: str, told: str, *, patience_s: float | None = None
-    ) -> Any:
+        self,
+        look: Callable[[], Awaitable[T]],
+        rule: str,
+        told: str,
+        *,
+        patience_s: float | None = None,
+    ) -> T:
+        """Look again and again until something is seen, and return that."""
         patience_s = self.options.patience_s if patience_s is None else patience_s
         until_s = self.clock.monotonic_s() + patience_s
-        while (found := look()) is None:
+        while not (found := await look()):
             self._check_worker()
             if self.clock.monotonic_s() > until_s:
                 raise Missed(rule, f"{told} within {patience_s:g} s")
             await asyncio.sleep(_LOOK_S)
         return found
-
-    async def _until_true(self, look: Callable[[], Any], rule: str, told: str) -> None:
-        until_s = self.clock.monotonic_s() + self.options.patience_s
-        while not await look():
-            self._check_worker()
-            if self.clock.monotonic_s() > until_s:
-                raise Missed(rule, f"{told} within {self.options.patience_s:g} s")
-            await asyncio.sleep(_LOOK_S)
-
-    async def _until_events(self, kind: str, text: str, rule: str, told: str) -> None:
-        async def there() -> bool:
-            return any(event.type == kind for event in await self.events(text))
-
-        await self._until_true(there, rule, told)
 
     def _check_worker(self) -> None:
         if self.worker is not None and self.worker.code is not None and not self.may_end:
