@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -125,8 +126,21 @@ class Resume:
     answered_s: float | None = None
 
 
-Entry = Put | Receive | Effect | Settle | Hold | Save | Resume
-_KINDS: Final = {kind.__name__: kind for kind in (Put, Receive, Effect, Settle, Hold, Save, Resume)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """A session that its worker is about to end, whatever made it do so: its leases and holds may
+    end from then on. A worker has one session at a time.
+    """
+
+    group: None = None
+    worker: str
+    sent_s: float
+
+
+Entry = Put | Receive | Effect | Settle | Hold | Save | Resume | Close
+_KINDS: Final = {
+    kind.__name__: kind for kind in (Put, Receive, Effect, Settle, Hold, Save, Resume, Close)
+}
 
 
 class Notes:
@@ -225,7 +239,7 @@ def check(
         promise: What the queue is to keep.
         left: Messages still there in the end, in the queue or as poison; None if nobody looked.
     """
-    entries = list(entries)
+    entries = _cut_short(entries)
     messages, faults = _by_name(entries)
     faults += _faults_of_holds(entries)
     resumes = _resumes(entries)
@@ -253,6 +267,29 @@ def check(
     return faults
 
 
+def _cut_short(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries with receives and holds that end no later than their session's end."""
+    entries = list(entries)
+    closes_s: dict[str, list[float]] = defaultdict(list)
+    for entry in entries:
+        if isinstance(entry, Close):
+            closes_s[entry.worker].append(entry.sent_s)
+    for each in closes_s.values():
+        each.sort()
+
+    def shortened(entry: Entry) -> Entry:
+        if isinstance(entry, Hold):
+            worker = entry.worker
+        elif isinstance(entry, Receive):
+            worker = entry.answer.rpartition("-")[0]
+        else:
+            return entry
+        later_s = closes_s[worker][bisect_left(closes_s[worker], entry.got_s) :]
+        return replace(entry, ends_s=min([entry.ends_s, *later_s[:1]]))
+
+    return [shortened(entry) for entry in entries if not isinstance(entry, Close)]
+
+
 def _by_name(entries: Iterable[Entry]) -> tuple[dict[Name, _Message], list[str]]:
     messages: dict[Name, _Message] = {}
     others: list[Receive | Effect | Settle] = []
@@ -263,7 +300,7 @@ def _by_name(entries: Iterable[Entry]) -> tuple[dict[Name, _Message], list[str]]
                 messages[entry.group, entry.number] = _Message(entry)
             elif entry.acknowledged:
                 known.put = entry
-        elif not isinstance(entry, Hold | Save | Resume):
+        elif not isinstance(entry, Hold | Save | Resume | Close):
             others.append(entry)
     faults: list[str] = []
     for other in others:

@@ -22,7 +22,17 @@ from leasehold.client.models import ReceivedMessage
 from leasehold.client.retries import RetryPolicy
 from leasehold.clock import SystemClock
 from tests.e2e.server import DEV_ACCOUNT
-from tests.reliability.group_history import Act, Effect, Hold, Notes, Receive, Save, Settle, is_free
+from tests.reliability.group_history import (
+    Act,
+    Close,
+    Effect,
+    Hold,
+    Notes,
+    Receive,
+    Save,
+    Settle,
+    is_free,
+)
 
 CLOCK: Final = SystemClock()
 _SKEW_S: Final = 0.1
@@ -93,25 +103,34 @@ class _Worker:
         if self._job.with_session:
             opened = client.session(self._job.name, timeout_s=_SESSION_S, heartbeat=None)
         with opened as session:
-            if session is not None and self._rng.random() < _HOLDING:
-                self._serve_groups(queue, session)
-                return
-            for _ in range(_TURNS):
-                lives_s = float("inf")
+            try:
+                self._serve_from(queue, session)
+            finally:
+                # An error ends it too, long before its leases would end by time.
                 if session is not None:
-                    lives_s = time.monotonic() + _SESSION_S - _SKEW_S
-                    session.beat()
-                sent_s = time.monotonic()
-                messages = queue.receive(
-                    self._rng.choice((1, 2, 5, 5)),
-                    visibility_timeout_s=_SESSION_LEASE_S if session else self._job.lease_s,
-                    wait_s=0.3,
-                    session=session,
-                )
-                self._note(messages, sent_s, lives_s)
-                self._handle(queue, messages)
-                if not messages:
-                    return
+                    self._notes.add(Close(worker=self._job.name, sent_s=time.monotonic()))
+
+    def _serve_from(self, queue: Any, session: Any) -> None:
+        """Receive and handle, or hold groups, perhaps in a session."""
+        if session is not None and self._rng.random() < _HOLDING:
+            self._serve_groups(queue, session)
+            return
+        for _ in range(_TURNS):
+            lives_s = float("inf")
+            if session is not None:
+                lives_s = time.monotonic() + _SESSION_S - _SKEW_S
+                session.beat()
+            sent_s = time.monotonic()
+            messages = queue.receive(
+                self._rng.choice((1, 2, 5, 5)),
+                visibility_timeout_s=_SESSION_LEASE_S if session else self._job.lease_s,
+                wait_s=0.3,
+                session=session,
+            )
+            self._note(messages, sent_s, lives_s)
+            self._handle(queue, messages)
+            if not messages:
+                return
 
     def _claim(self, queue: Any) -> None:
         """Claim some messages, and give them back: handed out by another way, and nothing else."""

@@ -13,6 +13,7 @@ from tests.reliability import planted_server
 from tests.reliability.group_campaign import GroupCampaign, run
 from tests.reliability.group_history import (
     Act,
+    Close,
     Effect,
     Entry,
     Hold,
@@ -196,6 +197,20 @@ def test_holders_one_after_the_other_have_no_faults() -> None:
         assert faults(*first, hold(2, 3.0, 4.0, found), left=BOTH) == []
     own = receive(1, 1.0, answer="w1-7")
     assert faults(hold(1, 0.5, 2.9), own, *ONE[1:], *TWO) == []
+
+
+def test_what_a_session_held_ends_with_it() -> None:
+    """Whoever closes it, after an error for one, has no leases and groups from then on."""
+    mine = receive(1, 1.0, answer="w1-7")
+    held: list[Entry] = [hold(1, 0.5, 9.0), mine]
+    taken: list[Entry] = [hold(2, 3.0, 9.0), receive(1, 3.5, 2, answer="w2-1")]
+    settled = settle(1, 4.0, 2)
+    kept = faults(*held, *taken, settled, left=BOTH[1:])
+    assert {"two holders of a group", "received past a holder", "two holders at once"} < set(kept)
+    closed = Close(worker="w1", sent_s=2.0)
+    assert faults(*held, closed, *taken, settled, left=BOTH[1:]) == []
+    for other in (replace(closed, sent_s=0.2), replace(closed, worker="w2")):
+        assert faults(*held, other, *taken, settled, left=BOTH[1:]) == kept
 
 
 def test_holds_that_are_broken_are_found() -> None:
