@@ -64,6 +64,8 @@ class Phase:
     generator_kernel_s: float
     """The part of it spent in the kernel, which any generator must spend."""
     empty_gets: int = 0
+    generator: str = "Python"
+    """The language of the load generator: the C of ``cycle.c``, or Python."""
 
     @property
     def per_s(self) -> float:

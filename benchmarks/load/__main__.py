@@ -11,11 +11,12 @@ import json
 import resource
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from time import perf_counter
 
 import uvloop
 
-from benchmarks.load import admin, mns, native, probes
+from benchmarks.load import admin, compiled, mns, native, probes
 from benchmarks.load.dialects import VERBS, Dialect, make_dialect
 from benchmarks.load.job import Job
 from benchmarks.load.process import ServerProcesses
@@ -95,6 +96,8 @@ class Generator:
         job, dialect = self._job, self._dialect
         await asyncio.sleep(0)  # the first tick
         if job.workload == "cycle":
+            if program := compiled.program() if compiled.can_drive(job) else None:
+                return (await asyncio.to_thread(self._compiled, program),)
             if job.warmup_s:
                 await self._measure("cycle", Cycle(dialect), job.warmup_s)
             return (await self._measure("cycle", Cycle(dialect), job.duration_s),)
@@ -108,6 +111,12 @@ class Generator:
         puts = await self._measure("put", Puts(dialect, job.count), job.duration_s)
         gets = await self._measure("get", Gets(dialect, puts.operations, job.batch), None)
         return puts, gets, await self._measure("delete", Deletes(dialect), None)
+
+    def _compiled(self, program: Path) -> Phase:
+        job, dialect, cpu_s = self._job, self._dialect, self._server.cpu_s
+        if job.warmup_s:
+            compiled.cycle(program, job, dialect, job.warmup_s, cpu_s)
+        return compiled.cycle(program, job, dialect, job.duration_s, cpu_s)
 
     async def _measure_batches(self, dialect: native.Native, duration_s: float) -> Phase:
         work = native.Batches(dialect, self._job.batch)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,9 +17,11 @@ from typing import Any
 
 import pytest
 from benchmarks.figures import Bar
+from benchmarks.load import compiled
 from benchmarks.load.dialects import make_dialect
 from benchmarks.load.job import EMULATOR_KEY, Job
 from benchmarks.load.signing import Hmac, string_to_sign
+from benchmarks.load.workloads import LoadFailed
 from benchmarks.records import (
     COMPUTED,
     Latency,
@@ -142,8 +147,12 @@ class _Broken(BaseHTTPRequestHandler):
         pass
 
 
-def test_an_unexpected_answer_ends_the_job_and_is_shown() -> None:
+@pytest.mark.parametrize("generator", ["C", "Python"])
+def test_an_unexpected_answer_ends_the_job_and_is_shown(generator: str) -> None:
     """The generator does not go on after a wrong status, and its reason holds the body."""
+    if generator == "C" and compiled.program() is None:
+        pytest.skip("there is no C compiler")
+    compiler = {} if generator == "C" else {"CC": "no-such-compiler"}
     with ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -152,7 +161,7 @@ def test_an_unexpected_answer_ends_the_job_and_is_shown() -> None:
             [sys.executable, "-m", "benchmarks.load"],
             input=job.to_json(),
             cwd=REPOSITORY,
-            env=environment(),
+            env={**environment(), **compiler},
             capture_output=True,
             text=True,
             check=False,
@@ -163,6 +172,87 @@ def test_an_unexpected_answer_ends_the_job_and_is_shown() -> None:
     reason = json.loads(done.stdout)["error"]
     assert "unexpected answer to put" in reason
     assert "broken so" in reason
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """Return the compiled generator."""
+    found = compiled.program()
+    if found is None:
+        pytest.skip("there is no C compiler")
+    return found
+
+
+class _Conversation(threading.Thread):
+    """Answers requests of one connection in turn, however they are cut; keeps what was asked."""
+
+    def __init__(self, answers: Iterable[tuple[bytes, ...]]) -> None:
+        super().__init__(daemon=True)
+        self._answers = answers
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.asked: list[bytes] = []
+
+    def run(self) -> None:
+        connection, _ = self._listening.accept()
+        with self._listening, connection:
+            for pieces in self._answers:
+                self.asked.append(connection.recv(1 << 16))
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.01)  # so that it comes by itself
+
+
+_PUT_ANSWER = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
+_MESSAGE = b"<MessageId>" + b"a" * 36 + b"</MessageId><PopReceipt>AgAB+/x=</PopReceipt>"
+
+
+def test_the_compiled_generator_puts_gets_and_deletes(program: Path) -> None:
+    """Answers come in pieces, in chunks and empty; the delete names what the get has brought."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_MESSAGE), _MESSAGE)
+    talk = _Conversation(
+        [
+            (_PUT_ANSWER[:9], _PUT_ANSWER[9:]),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n<no/>",),
+            (head, chunk[:20], chunk[20:]),
+            (b"HTTP/1.1 204 No Content\r\n\r\n",),
+        ]
+    )
+    talk.start()
+    job = Job(workload="cycle", dialect="azure", port=talk.port, connections=1)
+    dialect = make_dialect(job)
+    phase = compiled.cycle(program, job, dialect, 0.0, lambda: 1.0)
+    talk.join()
+    handle = b"a" * 36 + b"AgAB+/x="
+    one = dialect.get(1)
+    assert talk.asked == [dialect.put(), one, one, dialect.delete(handle)]
+    assert (phase.operations, phase.requests, phase.empty_gets) == (3, 4, 1)
+    counts = {verb: latency.count for verb, latency in phase.latencies.items()}
+    assert counts == {"put": 1, "get": 2, "delete": 1, "cycle": 1}
+    assert phase.generator == "C"
+
+
+def test_the_compiled_generator_speaks_to_beanstalkd(program: Path) -> None:
+    """A protocol of lines, whose bodies may hold what ends a line."""
+    talk = _Conversation(
+        [(b"INSERTED 7\r\n",), (b"RESERVED 7 6\r\n", b"a\r\nb c\r\n"), (b"DELETED\r\n",)]
+    )
+    talk.start()
+    job = Job(workload="cycle", dialect="beanstalkd", port=talk.port, connections=1)
+    phase = compiled.cycle(program, job, make_dialect(job), 0.0, lambda: 1.0)
+    talk.join()
+    assert talk.asked[1:] == [b"reserve-with-timeout 0\r\n", b"delete 7\r\n"]
+    assert phase.operations == 3
+
+
+def test_a_server_that_goes_away_ends_the_compiled_generator(program: Path) -> None:
+    """It says during what."""
+    talk = _Conversation([(_PUT_ANSWER,)])
+    talk.start()
+    job = Job(workload="cycle", dialect="azure", port=talk.port, connections=1)
+    with pytest.raises(LoadFailed, match=r"closed a connection during get|get: "):
+        compiled.cycle(program, job, make_dialect(job), 0.0, lambda: 1.0)
 
 
 def test_signature_equals_that_of_an_sdk() -> None:
