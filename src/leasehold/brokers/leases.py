@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from leasehold.client import Client, ConnectionFailed, LeaseholdClientError, Unavailable
-from leasehold.client.errors import QueueNotFound, ServerProblem
+from leasehold.client.errors import LeaseLost, MessageNotFound, QueueNotFound, ServerProblem
 from leasehold.client.handles import QueueHandle, Session
 from leasehold.client.models import ReceivedMessage
 from leasehold.clock import Clock, SystemClock
@@ -125,6 +125,7 @@ class Held:
     visibility_timeout_s: int
     renew_at_s: float
     is_lost: bool = False
+    """A renewal was refused, so somebody else has the message, or nobody any more."""
 
 
 class LeaseKeeper:
@@ -261,7 +262,10 @@ class LeaseKeeper:
         failed = []
         groups: dict[tuple[str, Ending], list[Held]] = {}
         for held, ending in ended:
-            groups.setdefault((held.queue, ending), []).append(held)
+            if held.is_lost:  # whoever has it now settles it
+                _log.warning("Message %s of %s is lost: not told", held.message.id, held.queue)
+            else:
+                groups.setdefault((held.queue, ending), []).append(held)
         for (queue, ending), group in groups.items():
             sent = [held.message for held in group]
             try:
@@ -302,7 +306,8 @@ class LeaseKeeper:
                 if held.message is not message:  # it has come again meanwhile
                     continue
                 if isinstance(answer, ServerProblem):
-                    held.is_lost = True
+                    held.is_lost = isinstance(answer, LeaseLost | MessageNotFound)
+                    held.renew_at_s = began_s + min(_PAUSE_S, every_s)
                     _log.warning("Lease of message %s of %s: %s", held.message.id, queue, answer)
                 else:
                     held.message = answer

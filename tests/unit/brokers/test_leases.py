@@ -10,7 +10,13 @@ import pytest
 
 from leasehold.brokers.leases import Held, Inbox, LeaseKeeper, Prefetch, Receiver
 from leasehold.client import Client, ConnectionFailed
-from leasehold.client.errors import LeaseLost, Problem, QueueNotFound
+from leasehold.client.errors import (
+    LeaseLost,
+    MessageNotFound,
+    Problem,
+    QueueNotFound,
+    ServerProblem,
+)
 from leasehold.client.models import ReceivedMessage
 from leasehold.testing import ManualClock
 
@@ -28,6 +34,8 @@ class PlayedQueue:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
         self.answers: list[Any] = []
+        self.renewal: ServerProblem | None = None
+        """What renewals are answered with, if they are refused."""
         self.called = threading.Condition()
 
     def queue(self, _name: str) -> PlayedQueue:
@@ -41,7 +49,7 @@ class PlayedQueue:
 
     def renew_many(self, messages: Iterable[ReceivedMessage], length_s: int) -> list[object]:
         kept = list(messages)
-        answers = self._note(f"renew {length_s}", kept)
+        answers = self._note(f"renew {length_s}", kept, self.renewal)
         return [
             message(each.id, f"{each.receipt}+") if answer is None else answer
             for each, answer in zip(kept, answers, strict=True)
@@ -53,13 +61,16 @@ class PlayedQueue:
             assert self.called.wait_for(lambda: len(self.calls) >= count, _PATIENCE_S)
             return self.calls
 
-    def _note(self, verb: str, messages: Iterable[ReceivedMessage]) -> list[object]:
+    def _note(
+        self, verb: str, messages: Iterable[ReceivedMessage], answer: object = None
+    ) -> list[object]:
         kept = list(messages)
         with self.called:
             self.calls.append((verb, [f"{each.id}:{each.receipt}" for each in kept]))
-            answer = self.answers.pop(0) if self.answers else None
+            if self.answers:
+                answer = self.answers.pop(0)
             self.called.notify_all()
-        if isinstance(answer, Exception) and not isinstance(answer, LeaseLost):
+        if isinstance(answer, ConnectionFailed | QueueNotFound):
             raise answer
         return [answer] * len(kept)
 
@@ -82,6 +93,22 @@ def keeper(server: PlayedQueue, clock: ManualClock) -> LeaseKeeper:
 def hold(keeper: LeaseKeeper, *names: str, prefetch: Prefetch | None = None) -> list[Held]:
     """Hold messages for 30 s."""
     return keeper.hold("q", [message(name) for name in names], prefetch, 30)
+
+
+def wake(
+    keeper: LeaseKeeper,
+    server: PlayedQueue,
+    clock: ManualClock,
+    answer: ServerProblem | None = None,
+) -> None:
+    """Let ten seconds pass, and wait for the renewal; the thread itself waits by the real clock."""
+    made = len(server.calls)
+    server.renewal = answer
+    clock.advance(s=10)
+    keeper.settle(hold(keeper, "wake")[0].tag, "returned")
+    verbs = [verb for verb, _ in server.wait_for(made + 2)[made:]]
+    assert sorted(verbs) == ["renew 30", "returned"]
+    assert keeper.flush(_PATIENCE_S)
 
 
 def test_settled_messages_share_a_request(keeper: LeaseKeeper, server: PlayedQueue) -> None:
@@ -123,6 +150,35 @@ def test_a_message_that_comes_again_while_it_is_held_goes_on(
     keeper.settle(again.tag, "failed")
     (other,) = keeper.hold("q", [message("a", "r2", 2)], None, 30)
     assert other.tag != again.tag, "what was given back is another delivery"
+
+
+@pytest.mark.parametrize("refused", [LeaseLost, MessageNotFound])
+def test_a_lost_message_is_not_settled(
+    keeper: LeaseKeeper, server: PlayedQueue, clock: ManualClock, refused: type[ServerProblem]
+) -> None:
+    """Its renewal was refused: whoever has it now says how it ends. Back here it is completed."""
+    (held,) = hold(keeper, "a")
+    wake(keeper, server, clock, answer=refused(Problem(code="lease-lost", status=409)))
+    keeper.settle(held.tag, "complete")
+    assert keeper.flush(_PATIENCE_S)
+    assert [verb for verb, names in server.calls if names == ["a:r0"]] == ["renew 30"]
+
+    (again,) = keeper.hold("q", [message("a", "r2", 2)], None, 30)
+    keeper.settle(again.tag, "complete")
+    assert keeper.flush(_PATIENCE_S)
+    assert server.calls[-1] == ("complete", ["a:r2"])
+
+
+def test_a_renewal_that_is_refused_for_now_is_tried_again(
+    keeper: LeaseKeeper, server: PlayedQueue, clock: ManualClock
+) -> None:
+    """Such as by a server that is too busy: nothing is lost by that."""
+    (held,) = hold(keeper, "a")
+    wake(keeper, server, clock, answer=ServerProblem(Problem(code="busy", status=503)))
+    wake(keeper, server, clock)
+    keeper.settle(held.tag, "complete")
+    assert keeper.flush(_PATIENCE_S)
+    assert server.calls[-1] == ("complete", ["a:r0+"])
 
 
 def test_settling_is_tried_again(keeper: LeaseKeeper, server: PlayedQueue) -> None:
