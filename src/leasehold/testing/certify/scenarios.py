@@ -495,10 +495,11 @@ async def killed_after_work(trial: Trial) -> None:
     await trial.put("killed")
     await trial.start()
     await trial.begun("killed")
-    try:
-        await asyncio.wait_for(reached.wait(), trial.options.patience_s)
-    except TimeoutError:
-        raise Missed("lost", "'killed' was not deleted after its work") from None
+
+    async def was_cut() -> bool:
+        return reached.is_set()
+
+    await trial.until(was_cut, "lost", "'killed' was not deleted after its work")
     await trial.kill()
     await trial.start()
     await trial.gone("killed")

@@ -1,8 +1,9 @@
 """One scenario with one worker: the server, the work that it does, and what was seen.
 
 The server's clock is virtual. It goes on with the real one, but never by more than a moment at
-once: while the machine has no time for the worker, the server's time stands still too, so that a
-loaded machine makes no lease end. A scenario may also let time jump.
+once, and not while the worker is ready to run and waits for a processor: as Linux tells for each
+thread how long that was, a loaded machine makes no lease end. What is expected of the worker is
+waited for by the same clock. A scenario may also let time jump.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httptools
@@ -35,6 +37,9 @@ _TICK_S: Final = 0.05
 _LONGEST_TICK_S: Final = 0.1
 _LOOK_S: Final = 0.03
 _KILL_WAIT_S: Final = 10.0
+_SLOWEST: Final = 6
+"""By the real clock things are waited for so many times as long: then the machine is too slow."""
+_PROCESSES: Final = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Options:
     grace_s: float = 10.0
     """Seconds that the worker has to end after SIGTERM."""
     patience_s: float = 20.0
-    """Seconds by the real clock that something expected is waited for."""
+    """Seconds of the worker's time that something expected is waited for."""
     saves_progress: bool = False
     """Whether the worker says that it saves the steps that it has done."""
 
@@ -116,11 +121,39 @@ class Worker:
         with suppress(asyncio.CancelledError):
             await self._reading
 
-    async def wait(self, seconds: float) -> int | None:
-        """Return its exit code, None if it still runs after so many seconds."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), seconds)
-        return self.code
+    @property
+    def pid(self) -> int:
+        """The number of its first process."""
+        return self._process.pid
+
+
+class Starvation:
+    """How long a process and those that it has started wait for a processor."""
+
+    def __init__(self) -> None:
+        self._before_ns: dict[str, int] = {}
+
+    def since_s(self, pid: int) -> float:
+        """Return the seconds that the thread that waited most has waited since the last call.
+
+        0 where the system does not tell.
+        """
+        now_ns = dict(_waits_ns(str(pid)))
+        # What is new here has waited since it began, and that was since the last call.
+        waited_ns = [ns - self._before_ns.get(thread, 0) for thread, ns in now_ns.items()]
+        self._before_ns = now_ns
+        return max(waited_ns, default=0) / 1e9
+
+
+def _waits_ns(pid: str) -> Iterator[tuple[str, int]]:
+    """Yield the threads of a process and of its children, and how long each waited in all."""
+    with suppress(OSError):  # it may end at any moment
+        for thread in (_PROCESSES / pid / "task").iterdir():
+            # Nanoseconds that it ran, that it waited, and how often.
+            _, waited_ns, _ = (thread / "schedstat").read_text().split()
+            yield thread.name, int(waited_ns)
+            for child in (thread / "children").read_text().split():
+                yield from _waits_ns(child)
 
 
 class Trial:
@@ -151,7 +184,7 @@ class Trial:
         self._proxy_port = 0
         self._work_port = 0
         self.passed_s = 0.0
-        """Seconds that have passed for the server, without jumps."""
+        """Seconds that have passed for the server, without jumps: those that the worker had."""
         self._taken: set[Work] = set()
         self._jobs: set[asyncio.Task[None]] = set()
 
@@ -181,7 +214,7 @@ class Trial:
 
         what = f"the work of {text!r} was not begun"
         patience_s = self.options.patience_s + behind_s
-        work = await self._until(found, "lost", what, patience_s=patience_s)
+        work = await self.until(found, "lost", what, patience_s=patience_s)
         assert work is not None
         self._taken.add(work)
         return work
@@ -199,7 +232,7 @@ class Trial:
         async def is_deleted() -> bool:
             return any(event.type == "completed" for event in await self.events(text))
 
-        await self._until(is_deleted, "lost", f"{text!r} was not deleted")
+        await self.until(is_deleted, "lost", f"{text!r} was not deleted")
 
     async def finished(self, text: str) -> None:
         """Wait until the worker has begun the work of a message (again), and deleted it."""
@@ -214,7 +247,7 @@ class Trial:
             return bool(kinds & {"completed", "poisoned", "removed"})
 
         told = f"{text!r} did not leave the queue"
-        await self._until(is_gone, "poison-endless", told)
+        await self.until(is_gone, "poison-endless", told)
 
     async def set_aside(self) -> None:
         """Wait until a message is in the poison queue; it may have been retried as copies."""
@@ -222,7 +255,7 @@ class Trial:
         async def is_there() -> bool:
             return bool(await self.client.queue(POISON_QUEUE).peek(1))
 
-        await self._until(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
+        await self.until(is_there, "poison-lost", f"it is not in {POISON_QUEUE}")
 
     async def is_leased(self, text: str) -> bool:
         """Tell whether a message is in the queue, on a lease."""
@@ -270,8 +303,7 @@ class Trial:
         async def has_passed() -> bool:
             return self.passed_s >= until_s
 
-        patience_s = seconds * 5 + 10
-        await self._until(has_passed, "machine", "the machine is too slow", patience_s=patience_s)
+        await self.until(has_passed, "machine", "time did not pass", patience_s=seconds + 10)
 
     async def jump(self, seconds: float) -> None:
         """Let time pass for the server at once."""
@@ -287,10 +319,15 @@ class Trial:
         """Ask the worker to end by SIGTERM, and wait until it has."""
         assert self.worker is not None
         self.may_end = True
-        self.worker.send(signal.SIGTERM)
-        code = await self.worker.wait(self.options.grace_s)
-        if code is None:
-            raise Missed(rule, f"it did not end within {self.options.grace_s:g} s of SIGTERM")
+        worker = self.worker
+        worker.send(signal.SIGTERM)
+
+        async def has_ended() -> bool:
+            return worker.code is not None
+
+        told = "asked to end by SIGTERM it did not"
+        await self.until(has_ended, rule, told, patience_s=self.options.grace_s)
+        code = worker.code
         if code not in {0, -signal.SIGTERM, 128 + signal.SIGTERM}:
             raise Missed(rule, f"asked to end by SIGTERM it ended with code {code}")
 
@@ -349,7 +386,7 @@ class Trial:
 
     # --- waiting -----------------------------------------------------------------------------
 
-    async def _until(
+    async def until(
         self,
         look: Callable[[], Awaitable[T]],
         rule: str,
@@ -357,13 +394,26 @@ class Trial:
         *,
         patience_s: float | None = None,
     ) -> T:
-        """Look again and again until something is seen, and return that."""
+        """Look again and again until something is seen, and return that.
+
+        Args:
+            look: Returns something that is true once it is seen.
+            rule: What the worker has broken if it is not.
+            told: What it did not do.
+            patience_s: Seconds of the worker's time; None: as the options say.
+
+        Raises:
+            Missed: It was not seen in time, or the worker has ended.
+        """
         patience_s = self.options.patience_s if patience_s is None else patience_s
-        until_s = self.clock.monotonic_s() + patience_s
+        until_s = self.passed_s + patience_s
+        at_last_s = self.clock.monotonic_s() + patience_s * _SLOWEST
         while not (found := await look()):
             self._check_worker()
-            if self.clock.monotonic_s() > until_s:
+            if self.passed_s > until_s:
                 raise Missed(rule, f"{told} within {patience_s:g} s")
+            if self.clock.monotonic_s() > at_last_s:
+                raise Missed("machine", f"{told}, but the worker had no processor most of the time")
             await asyncio.sleep(_LOOK_S)
         return found
 
@@ -375,11 +425,16 @@ class Trial:
 
     async def _tick(self) -> None:
         before_s = self.clock.monotonic_s()
+        starvation, starved = Starvation(), self.worker
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = self.clock.monotonic_s()
             step_s = min(now_s - before_s, _LONGEST_TICK_S)
             before_s = now_s
+            if self.worker is not starved:
+                starvation, starved = Starvation(), self.worker
+            if self.worker is not None and self.worker.code is None:
+                step_s = max(0.0, step_s - starvation.since_s(self.worker.pid))
             await asyncio.to_thread(self._server.advance, step_s)
             self.passed_s += step_s
 
