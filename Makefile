@@ -49,10 +49,10 @@ test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
 
 proof: $(READY) ## Check what the queue promises against its model and from outside (ten minutes)
-	$(BIN)/python -m proof
+	$(BIN)/python -m proof $(PARTS) $(if $(SEED),--seed $(SEED))
 
 proof-long: $(READY) ## The same, in the sizes that take hours
-	$(BIN)/python -m proof --long
+	$(BIN)/python -m proof --long $(PARTS) $(if $(SEED),--seed $(SEED))
 
 check: lint types imports docs test ## Everything that must be clean before a commit lands
 

@@ -7,16 +7,13 @@ other. Each says by itself what it looks for and shows that it would find it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from proof.report import Check, Order
+from proof.report import Check, Order, concluded, empty_folder, shown
 
 Part: TypeAlias = Callable[[Order], Iterable[Check]]
 PARTS: Final = {
@@ -27,39 +24,24 @@ PARTS: Final = {
 """By name: the module with the part's function ``prove``."""
 
 
-def run(names: Sequence[str], order: Order) -> list[dict[str, object]]:
-    """Run parts and say what they find; return it, with the seconds that each check took."""
-    found: list[dict[str, object]] = []
-    for name in names:
-        part: Part = import_module(PARTS[name]).prove
-        folder = order.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        since = time.monotonic()
-        for check in part(Order(long=order.long, folder=folder)):
-            seconds = time.monotonic() - since
-            verdict = "ok    " if check.passed else "FAILED"
-            print(f"{verdict} {name}: {check.name}: {check.said} ({seconds:.1f} s)", flush=True)
-            found.append({"part": name, "seconds": round(seconds, 1)} | asdict(check))
-            since = time.monotonic()
-    return found
-
-
 def main() -> int:
     """See the module; return 1 if a check has failed."""
     parser = argparse.ArgumentParser(prog="python -m proof", description="Run the public proof.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(PARTS)}")
     parser.add_argument("--long", action="store_true", help="what takes hours")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
     parser.add_argument("--out", type=Path, default=Path("build/proof"), help="folder for reports")
     options = parser.parse_args()
     unknown = set(options.parts) - PARTS.keys()
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    found = run(options.parts or list(PARTS), Order(long=options.long, folder=options.out))
-    report = options.out / "report.json"
-    report.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    passed = sum(bool(check["passed"]) for check in found)
-    print(f"{passed} passed, {len(found) - passed} failed")
-    return int(passed < len(found) or not found)
+    found: list[dict[str, object]] = []
+    for name in options.parts or list(PARTS):
+        part: Part = import_module(PARTS[name]).prove
+        folder = empty_folder(options.out / name)
+        order = Order(long=options.long, folder=folder, seed=options.seed)
+        found += shown(name, part(order), order)
+    return concluded(found, options.out)
 
 
 if __name__ == "__main__":

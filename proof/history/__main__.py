@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from proof.history.prove import LONG, SHORT, Amounts, prove
-from proof.report import Order
+from proof.report import Order, concluded, empty_folder, shown
 
 
 def main() -> int:
@@ -29,17 +27,9 @@ def main() -> int:
         amounts = Amounts(**dict.fromkeys((field.name for field in fields(Amounts)), 0))
     given = {field.name: getattr(options, field.name) for field in fields(Amounts)}
     amounts = replace(amounts, **{name: n for name, n in given.items() if n is not None})
-    options.out.mkdir(parents=True, exist_ok=True)
-    order = Order(long=options.long, folder=options.out)
-    found = []
-    since_s = time.monotonic()
-    for check in prove(order, amounts, options.seed):
-        took_s, since_s = time.monotonic() - since_s, time.monotonic()
-        word = "ok    " if check.passed else "FAILED"
-        print(f"{word} {check.name}: {check.said} ({took_s:.1f} s)", flush=True)
-        found.append({"seconds": round(took_s, 1)} | asdict(check))
-        (options.out / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return int(not all(check["passed"] for check in found))
+    folder = empty_folder(options.out)
+    order = Order(long=options.long, folder=folder, seed=options.seed)
+    return concluded(list(shown("history", prove(order, amounts), order)), folder)
 
 
 if __name__ == "__main__":

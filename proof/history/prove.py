@@ -26,9 +26,9 @@ from proof.history.faults import ClockStepWhileDown, Fault, Kill, faults_for
 from proof.history.leasehold import Leasehold
 from proof.history.shim import Shim
 from proof.history.shim import is_available as can_compile
-from proof.history.soak import soak
+from proof.history.soak import Soak
 from proof.history.written import EXPLAINED, FAULTS, missed
-from proof.report import Check, Order
+from proof.report import Check, Order, empty_folder
 
 _MEMORY: Final = Path("/dev/shm")  # records there are on no disk that faults are done to
 _DISK_MIB: Final = 64
@@ -93,11 +93,11 @@ LONG: Final = Amounts(
 """The release tier."""
 
 
-def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterator[Check]:
+def prove(order: Order, amounts: Amounts | None = None) -> Iterator[Check]:
     """Run all parts; see ``proof/__main__.py``."""
     wanted = amounts or (LONG if order.long else SHORT)
     yield _written()
-    runs = _Runs(order.folder, seed)
+    runs = _Runs(order.folder, order.seed)
     if can_compile() and wanted.planted:
         yield runs.lying_disk()
         yield runs.wrong_clock()
@@ -108,7 +108,7 @@ def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterat
     if wanted.kills:
         yield runs.kills(wanted.kills)
     if wanted.crash_states:
-        yield from _crash_states(seed, wanted.crash_states)
+        yield from _crash_states(order.seed, wanted.crash_states)
     if postgres.is_available():
         if wanted.database_seconds:
             yield runs.database(wanted.database_seconds)
@@ -116,7 +116,7 @@ def prove(order: Order, amounts: Amounts | None = None, seed: int = 1) -> Iterat
             yield runs.lagging_standby()
             yield runs.failovers(wanted.failovers)
     if wanted.soak_hours:
-        yield _soak(seed, wanted.soak_hours)
+        yield _soak(order, wanted.soak_hours)
 
 
 class _LyingPowerCut(Kill):
@@ -390,12 +390,17 @@ def _crash_states(seed: int, states: int) -> Iterator[Check]:
     )
 
 
-def _soak(seed: int, hours: float) -> Check:
-    verdict, done = soak(seed, hours)
+def _soak(order: Order, hours: float) -> Check:
+    """Run a soak; the records, with its schedule of calls and faults, are kept if it fails."""
+    folder = empty_folder(order.folder / "soak")
+    run = Soak(folder, order.seed)
+    verdict, done = run.run(hours), run.done
     said = f"{hours:g} h; {_done(done)}; {_row(verdict.figures, verdict.row())}"
     if verdict.violations:
-        said += f"; seed {seed}\n{verdict.told()}"
-    figures = {**verdict.figures, **verdict.row(), "hours": hours, "seed": seed}
+        said += f"; seed {order.seed}, schedule in {folder / 'records'}\n{verdict.told()}"
+    else:
+        shutil.rmtree(folder)
+    figures = {**verdict.figures, **verdict.row(), "hours": hours, "seed": order.seed}
     return Check(name="soak", passed=not verdict.violations, said=said, figures=figures)
 
 

@@ -7,7 +7,6 @@ fail, and the server is stopped and started on its data.
 from __future__ import annotations
 
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -155,10 +154,3 @@ class Soak:
             queue.close()
         recorder.close()
         self._recorder.add(Drained(self._now_s()))
-
-
-def soak(seed: int, hours: float) -> tuple[Verdict, Counter[str]]:
-    """Run one in a folder of its own; return the verdict and how often each fault was done."""
-    with tempfile.TemporaryDirectory(prefix="leasehold-soak-") as folder:
-        run = Soak(Path(folder), seed)
-        return run.run(hours), run.done

@@ -1,7 +1,4 @@
-"""The part ``log`` of the proof: event logs against the rules, and the check against bugs.
-
-It also runs by itself: ``python -m proof.log [--long] [--seed N]``.
-"""
+"""The part ``log`` of the proof: event logs against the rules, and the check against bugs."""
 
 from __future__ import annotations
 
@@ -34,11 +31,10 @@ _KEPT: Final = Path(__file__).resolve().parents[2] / "tests/proof/traces"
 
 def prove(order: Order) -> Iterator[Check]:
     """Check logs of real servers, of servers with bugs, of the model, and a large one."""
-    seed = int(os.environ.get("SEED", "1"))
     yield from _bugs()
-    yield from _real(order, seed)
+    yield from _real(order)
     yield from _traces(order)
-    yield _large(order, seed)
+    yield _large(order)
 
 
 def _bugs() -> Iterator[Check]:
@@ -59,17 +55,17 @@ def _bugs() -> Iterator[Check]:
         yield Check(name=name, passed=bool(report.total), said=f"{bug.meaning}: {where}: {rules}")
 
 
-def _real(order: Order, seed: int) -> Iterator[Check]:
+def _real(order: Order) -> Iterator[Check]:
     seconds = _LONG_SECONDS if order.long else _SECONDS
     kinds = {"SQLite": real.sqlite, "two servers on PostgreSQL": real.postgres}
     for kind, play in kinds.items():
         folder = order.folder / kind.split()[-1].lower()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            for judged in play(folder, seed, seconds):
+            for judged in play(folder, order.seed, seconds):
                 report = judged.report
                 yield Check(
-                    name=f"{kind}, seed {seed}, {judged.how}",
+                    name=f"{kind}, seed {order.seed}, {judged.how}",
                     passed=judged.code == 0 and report["consumed"] == report["events"] > 0,
                     said=f"{report['events']:,} events, {report['found'] or 'nothing wrong'}",
                     figures=report,
@@ -103,9 +99,9 @@ def _agreement(name: str, path: Path) -> Check:
     return Check(name=name, passed=bool(found) and not wrong, said=said)
 
 
-def _large(order: Order, seed: int) -> Check:
+def _large(order: Order) -> Check:
     folder = order.folder / "large"
-    events = synthetic.write(folder, _LONG_EVENTS if order.long else _EVENTS, seed)
+    events = synthetic.write(folder, _LONG_EVENTS if order.long else _EVENTS, order.seed)
     files = files_in(folder)
     since_s = _worked_s()
     report = check_all(lambda: map(rows_of_file, files), at_once=_AT_ONCE)

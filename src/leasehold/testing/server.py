@@ -220,6 +220,11 @@ class InProcessServer:
     # --- how it is reached -------------------------------------------------------------------
 
     @property
+    def thread_id(self) -> int | None:
+        """Number of the thread that serves, as the system counts; None while it does not run."""
+        return None if self._thread is None else self._thread.native_id
+
+    @property
     def account(self) -> str:
         """Name of the account that is always there."""
         return DEV_ACCOUNT

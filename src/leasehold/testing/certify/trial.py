@@ -1,9 +1,9 @@
 """One scenario with one worker: the server, the work that it does, and what was seen.
 
 The server's clock is virtual. It goes on with the real one, but never by more than a moment at
-once, and not while the worker is ready to run and waits for a processor: as Linux tells for each
-thread how long that was, a loaded machine makes no lease end. What is expected of the worker is
-waited for by the same clock. A scenario may also let time jump.
+once, and not while the worker or the server is ready to run and waits for a processor: as Linux
+tells for each thread how long that was, a loaded machine makes no lease end. What is expected of
+the worker is waited for by the same clock. A scenario may also let time jump.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,32 +129,46 @@ class Worker:
 
 
 class Starvation:
-    """How long a process and those that it has started wait for a processor."""
+    """How long threads that are ready to run wait for a processor, as Linux counts it."""
 
     def __init__(self) -> None:
         self._before_ns: dict[str, int] = {}
 
-    def since_s(self, pid: int) -> float:
-        """Return the seconds that the thread that waited most has waited since the last call.
+    def since_s(self, pid: int | None, threads: Iterable[int | None]) -> float:
+        """Return the seconds that the one that waited most has waited since the last call.
 
-        0 where the system does not tell.
+        Where the system does not tell that is 0.
+
+        Args:
+            pid: A process, which counts with those that it has started; None for none.
+            threads: Some of this process; None for one that has not begun.
         """
-        now_ns = dict(_waits_ns(str(pid)))
+        own = (_PROCESSES / "self" / "task" / str(each) for each in threads)
+        now_ns = dict(_waits_ns(own))
+        if pid is not None:
+            now_ns.update(_waits_of_process_ns(str(pid)))
         # What is new here has waited since it began, and that was since the last call.
         waited_ns = [ns - self._before_ns.get(thread, 0) for thread, ns in now_ns.items()]
         self._before_ns = now_ns
         return max(waited_ns, default=0) / 1e9
 
 
-def _waits_ns(pid: str) -> Iterator[tuple[str, int]]:
-    """Yield the threads of a process and of its children, and how long each waited in all."""
-    with suppress(OSError):  # it may end at any moment
-        for thread in (_PROCESSES / pid / "task").iterdir():
+def _waits_ns(threads: Iterable[Path]) -> Iterator[tuple[str, int]]:
+    """Yield names of threads, and how many nanoseconds each has waited in all."""
+    for thread in threads:
+        with suppress(OSError):  # it may end at any moment
             # Nanoseconds that it ran, that it waited, and how often.
             _, waited_ns, _ = (thread / "schedstat").read_text().split()
             yield thread.name, int(waited_ns)
+
+
+def _waits_of_process_ns(pid: str) -> Iterator[tuple[str, int]]:
+    with suppress(OSError):
+        threads = list((_PROCESSES / pid / "task").iterdir())
+        yield from _waits_ns(threads)
+        for thread in threads:
             for child in (thread / "children").read_text().split():
-                yield from _waits_ns(child)
+                yield from _waits_of_process_ns(child)
 
 
 class Trial:
@@ -425,16 +440,18 @@ class Trial:
 
     async def _tick(self) -> None:
         before_s = self.clock.monotonic_s()
-        starvation, starved = Starvation(), self.worker
+        starvation = Starvation()
+        # The proxy and the web service are in this thread, the server is in one of its own.
+        own = (threading.get_native_id(), self._server.thread_id)
+        starvation.since_s(None, own)  # what was before does not count
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = self.clock.monotonic_s()
             step_s = min(now_s - before_s, _LONGEST_TICK_S)
             before_s = now_s
-            if self.worker is not starved:
-                starvation, starved = Starvation(), self.worker
-            if self.worker is not None and self.worker.code is None:
-                step_s = max(0.0, step_s - starvation.since_s(self.worker.pid))
+            worker = self.worker
+            pid = None if worker is None or worker.code is not None else worker.pid
+            step_s = max(0.0, step_s - starvation.since_s(pid, own))
             await asyncio.to_thread(self._server.advance, step_s)
             self.passed_s += step_s
 
