@@ -28,6 +28,7 @@ from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
+    Detail,
     Lease,
     Message,
     Outcome,
@@ -39,10 +40,12 @@ from leasehold.domain.model import (
     id_to_blob,
     issue_receipt,
     make_id_blob,
+    own_timeout_refusal,
     put_refusal,
     read_receipt,
     row_key_of,
 )
+from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.visibility import (
     after_lapse,
     after_receive,
@@ -79,13 +82,26 @@ _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""
 
 
+_Leased: TypeAlias = tuple[int, int, int, int, str | None, int]
+"""What the statement ``lease`` writes: end of the lease, count, fence, now, holder, row key."""
+
+
 class _Terms(NamedTuple):
     """What is the same for all leases of one receive."""
 
     now_ms: int
     lease_s: int
+    """Of messages that have no own timeout, and of types without a rule."""
     holder: str | None
     session: str | None
+    settings: QueueSettings | None
+    """Those of the queue; None if the receive names the length of its leases."""
+
+    def lease_of(self, detail: Detail) -> int:
+        """Return the length of the lease of one message."""
+        if self.settings is None or detail is NO_DETAIL:
+            return self.lease_s
+        return self.settings.lease_of(detail.message_type, detail.visibility_timeout_s)
 
 
 class MessageHandlers:
@@ -125,6 +141,9 @@ class MessageHandlers:
                     continue
             expires_at_ms = expiry_of(now_ms, time_to_live_s)
             refusal = put_refusal(now_ms, delay_s, expires_at_ms)
+            if refusal is None and detail.visibility_timeout_s is not None:
+                own_s = detail.visibility_timeout_s
+                refusal = own_timeout_refusal(own_s, entry.queue.settings)
             if refusal is not None:
                 results.append(refusal)
                 continue
@@ -229,11 +248,12 @@ class MessageHandlers:
             if isinstance(holder, LeaseholdError):
                 results.append(holder)
                 continue
-            lease_s = command.visibility_timeout_s
+            lease_s, settings = command.visibility_timeout_s, None
             if lease_s is None:
-                lease_s = entry.queue.settings.lease_s()
+                settings = entry.queue.settings
+                lease_s = settings.lease_s()
             taken = rows[start : start + command.limit]
-            lease = _Terms(now_ms, lease_s, holder, command.session)
+            lease = _Terms(now_ms, lease_s, holder, command.session, settings)
             results.append(self._lease(entry, taken, lease, updates))
             start += command.limit
         state.cursor.executemany(state.sql["lease"], updates)
@@ -264,10 +284,10 @@ class MessageHandlers:
         if not rows:
             return ()
         state = self._state
-        now_ms, lease_s, holder, session = terms
-        visible_at_ms = now_ms + lease_s * 1000
+        now_ms, lease_s, holder, session, _ = terms
+        usual_ms = now_ms + lease_s * 1000
         leases = []
-        first: list[tuple[object, ...]] = []
+        first: list[_Leased] = []
         timeline, turns = entry.timeline, entry.turns
         log = state.log
         for row in rows:
@@ -275,18 +295,21 @@ class MessageHandlers:
                 row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body,
                 phase, _, _, _, _, detail, lane, _, saved,
             ) = row  # fmt: skip
+            visible_at_ms = usual_ms
             if count or session is not None:
                 message = self._lease_again(entry, row, terms)
+                visible_at_ms = message.visible_at_ms
                 if lane & PARTITION_MASK != entry.partition:
                     leases.append(
                         Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1))
                     )
                     continue  # counted with its claim
             else:
-                first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 priority, along = DEFAULT_PRIORITY, NO_DETAIL
                 if detail is not None or lane != entry.partition or saved is not None:
                     priority, along = priority_of(lane), detail_of(detail, saved)
+                    visible_at_ms = now_ms + terms.lease_of(along) * 1000
+                first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 message = Message(
                     id_from_blob(blob),
                     body,
@@ -311,22 +334,33 @@ class MessageHandlers:
                 turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
-            keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
-            state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
+            self._lease_at_once(first)
         else:
             updates += first
         for each in entry.lanes:
             each.leased_since(now_ms)
         return tuple(leases)
 
+    def _lease_at_once(self, rows: Sequence[_Leased]) -> None:
+        """Write leases with one statement for each length; mostly that is one."""
+        state = self._state
+        _, _, _, now_ms, holder, _ = rows[0]
+        by_end: dict[int, list[int]] = {}
+        for row in rows:
+            by_end.setdefault(row[0], []).append(row[5])
+        for visible_at_ms, keys in by_end.items():
+            bounds = visible_at_ms, now_ms, holder, state.keys_of(keys)
+            state.cursor.execute(state.sql["lease_many"], bounds)
+
     def _lease_again(self, entry: Entry, row: Row, terms: _Terms) -> Message:
         """Lease a message that was received before, or is received by a session."""
         state, log = self._state, self._state.log
-        now_ms, lease_s, holder, session = terms
+        now_ms, _, holder, session, _ = terms
         row_key, before = Cell.row_key(row), message_of(row)
         message = after_lapse(before, now_ms)
         if message is not before:
             log.add(EventType.LAPSED, entry, message)
+        lease_s = terms.lease_of(message.detail)
         message = after_receive(message, now_ms, lease_s, holder, session)
         held = state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
         if held is not None:
