@@ -338,16 +338,18 @@ class QueueSettings:
         name = self.rule_of(message_type)
         if name is not None:
             rule = self.timeouts_by_type[name]
-            adapted = self.adapted_by_type.get(name)
-            if rule.adaptive is not None and adapted is not None:
-                seconds = adapted.visibility_timeout_s
-                return TimeoutInForce(seconds, TimeoutSource.TYPE, name, adapted)
-            if rule.visibility_timeout_s is not None:
-                return TimeoutInForce(rule.visibility_timeout_s, TimeoutSource.TYPE, name)
-            if rule.adaptive is not None:
-                return TimeoutInForce(self.lease_s(), TimeoutSource.TYPE, name)
+            if rule.adaptive is not None or rule.visibility_timeout_s is not None:
+                adapted = self.adapted_by_type.get(name) if rule.adaptive is not None else None
+                return TimeoutInForce(self.lease_by(name), TimeoutSource.TYPE, name, adapted)
         adapted = self.adapted if self.adaptive is not None else None
         return TimeoutInForce(self.lease_s(), TimeoutSource.QUEUE, None, adapted)
+
+    def lease_by(self, name: str) -> int:
+        """Return the lease, in seconds, by one of :attr:`timeouts_by_type`."""
+        rule, adapted = self.timeouts_by_type[name], self.adapted_by_type.get(name)
+        if rule.adaptive is not None and adapted is not None:
+            return adapted.visibility_timeout_s
+        return self.lease_s() if rule.visibility_timeout_s is None else rule.visibility_timeout_s
 
     def rule_of(self, message_type: str | None) -> str | None:
         """Return which of :attr:`timeouts_by_type` is for a message type; None if none is."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
-from leasehold.domain.commands import Receive
 from leasehold.domain.errors import (
     LeaseholdError,
     LeaseLost,
@@ -66,6 +65,7 @@ from leasehold.stores.sql.rows import (
     Judge,
     Kept,
     Row,
+    SessionBook,
     detail_of,
     free_group,
     kept_in,
@@ -285,7 +285,7 @@ class MessageHandlers:
             return ()
         state = self._state
         now_ms, lease_s, holder, session, _ = terms
-        usual_ms = now_ms + lease_s * 1000
+        usual_ms, alike = now_ms + lease_s * 1000, True
         leases = []
         first: list[_Leased] = []
         timeline, turns = entry.timeline, entry.turns
@@ -309,6 +309,7 @@ class MessageHandlers:
                 if detail is not None or lane != entry.partition or saved is not None:
                     priority, along = priority_of(lane), detail_of(detail, saved)
                     visible_at_ms = now_ms + terms.lease_of(along) * 1000
+                    alike = alike and visible_at_ms == usual_ms
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 message = Message(
                     id_from_blob(blob),
@@ -333,24 +334,30 @@ class MessageHandlers:
             if turns is not None:
                 turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
-        if len(first) >= statements.SET_WISE:
-            self._lease_at_once(first)
-        else:
+        if len(first) < statements.SET_WISE:
             updates += first
+        else:
+            self._lease_at_once(first, usual_ms if alike else None)
         for each in entry.lanes:
             each.leased_since(now_ms)
         return tuple(leases)
 
-    def _lease_at_once(self, rows: Sequence[_Leased]) -> None:
-        """Write leases with one statement for each length; mostly that is one."""
+    def _lease_at_once(self, rows: Sequence[_Leased], end_ms: int | None) -> None:
+        """Write the leases of one receive with one statement for each moment they end at.
+
+        Args:
+            rows: What to write.
+            end_ms: That moment, if it is the same for all.
+        """
         state = self._state
         _, _, _, now_ms, holder, _ = rows[0]
-        by_end: dict[int, list[int]] = {}
-        for row in rows:
-            by_end.setdefault(row[0], []).append(row[5])
-        for visible_at_ms, keys in by_end.items():
-            bounds = visible_at_ms, now_ms, holder, state.keys_of(keys)
-            state.cursor.execute(state.sql["lease_many"], bounds)
+        if end_ms is not None:
+            keys = state.keys_of([bounds[5] for bounds in rows])
+            state.cursor.execute(state.sql["lease_many"], (end_ms, now_ms, holder, keys))
+            return
+        for moment_ms in {bounds[0] for bounds in rows}:
+            keys = state.keys_of([bounds[5] for bounds in rows if bounds[0] == moment_ms])
+            state.cursor.execute(state.sql["lease_many"], (moment_ms, now_ms, holder, keys))
 
     def _lease_again(self, entry: Entry, row: Row, terms: _Terms) -> Message:
         """Lease a message that was received before, or is received by a session."""
@@ -778,25 +785,3 @@ def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
             message.inserted_at_ms + window_s * 1000,
         )
         state.cursor.execute(state.sql["keep_key"], bounds)
-
-
-# --- sessions book -----------------------------------------------------------------------------
-#
-# What the verbs on messages ask of sessions.
-
-
-class SessionBook(Protocol):
-    """Knows the sessions of a store."""
-
-    def receives(self, command: Receive, now_ms: int) -> str:
-        """Return the holder of the session that receives, which is alive from now on.
-
-        Raises:
-            SessionNotFound: There is no such session.
-            SessionOver: It is over.
-        """
-        ...
-
-    def renewed(self, message: Message, now_ms: int) -> None:
-        """Note that a lease of a session was renewed."""
-        ...
