@@ -220,6 +220,28 @@ class TimeoutInForce(NamedTuple):
     adapted: Adapted | None = None
     """Set if the server chose it."""
 
+    @property
+    def reason(self) -> str:
+        """Why, as a part of a sentence."""
+        if self.source is TimeoutSource.MESSAGE:
+            return "as its producer asked"
+        for_what = "the queue" if self.rule is None else f"type {self.rule}"
+        if self.adapted is None:
+            return f"as set for {for_what}"
+        return f"which the server chose for {for_what} ({self.adapted.because})"
+
+    def evidence(self) -> dict[str, object]:
+        """Return the facts, as JSON can hold them."""
+        told: dict[str, object] = {
+            "visibility_timeout_s": self.visibility_timeout_s,
+            "visibility_timeout_from": str(self.source),
+        }
+        if self.rule is not None:
+            told["visibility_timeout_rule"] = self.rule
+        if self.adapted is not None:
+            told["visibility_timeout_because"] = self.adapted.because
+        return told
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
