@@ -19,16 +19,23 @@ from rich.padding import Padding
 from rich.text import Text
 
 from leasehold.advisor import Bounds, Growth, Prices
-from leasehold.advisor.apply import Change, Current, change_for, undo_for
+from leasehold.advisor.apply import Change, Current, change_for, current_of, undo_for
 from leasehold.advisor.findings import Finding, Findings, QueueFindings, Weight, analyze
 from leasehold.advisor.recommendation import Account, Asked, Recommendation, Today, WhatIf
-from leasehold.advisor.summaries import LogSummary, UnreadableSummary, load, queue_in, save
+from leasehold.advisor.summaries import (
+    OTHERS,
+    LogSummary,
+    UnreadableSummary,
+    load,
+    queue_in,
+    save,
+)
 from leasehold.cli.output import Column, Listing, clean, counted, facts, number, rough, sections
 from leasehold.cli.remote import ExitCode, Session, error_members
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
 from leasehold.client.models import QueueInfo
-from leasehold.domain.queue_settings import Adaptive, Advised
+from leasehold.domain.queue_settings import QueueSettings, TimeoutSource
 from leasehold.domain.wording import time_of
 
 _PAGE_S: Final = 10.0
@@ -56,6 +63,7 @@ class AnalyzeOptions:
     report: Path | None
     save: Path | None
     apply: bool
+    by_type: bool
     dry_run: bool
     allow_old: bool
     yes: bool
@@ -95,7 +103,7 @@ def run(session: Session, given: Mapping[str, Any], options: AnalyzeOptions) -> 
     if options.apply:
         made = apply(
             session,
-            [each.whole for each in findings.queues],
+            advice_in(findings, by_type=options.by_type),
             floor_s=options.floor_s,
             cap_s=options.cap_s,
             at_once=options.at_once,
@@ -212,14 +220,26 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
             info = session.queue(each.queue).info()
         except ServerProblem:
             continue
-        adaptive, advised = info.settings.adaptive, info.settings.advised
-        found[each.queue] = Today(
-            visibility_timeout_s=info.settings.visibility_timeout_s,
-            lease_s=info.visibility_timeout_s,
-            adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
-            first_lease_s=None if advised is None else advised.first_lease_s,
-        )
+        kinds = [work.message_type for work in each.works]
+        found[each.queue] = today_in(settings_of(info), kinds)
     return found
+
+
+def today_in(settings: QueueSettings, kinds: Iterable[str | None]) -> Today:
+    """Return how a queue is set, and the types among *kinds* that have timeouts of their own."""
+    adaptive, advised = settings.adaptive, settings.advised
+    in_force = {kind: settings.timeout_of(kind, None) for kind in kinds if kind is not None}
+    return Today(
+        visibility_timeout_s=settings.visibility_timeout_s,
+        lease_s=settings.lease_s(),
+        adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
+        first_lease_s=None if advised is None else advised.first_lease_s,
+        by_type={
+            kind: each.visibility_timeout_s
+            for kind, each in in_force.items()
+            if each.source is TimeoutSource.TYPE
+        },
+    )
 
 
 def _writer() -> Any:
@@ -555,6 +575,8 @@ class _Planned:
     change: Change
     again: Callable[[Current], Change]
     """Thinks of it once more, from the settings as they are then."""
+    kind: str | None = None
+    """The type of message that it is for; None for the queue."""
     error: dict[str, Any] | None = None
     """Why it cannot be made."""
 
@@ -580,12 +602,14 @@ def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         change = partial(
             change_for, each, now_ms=now_ms, floor_s=floor_s, cap_s=cap_s, at_once=at_once
         )
+        kind = None if each.of_queue else each.message_type
         try:
-            planned.append(_Planned(change(current_of(session.queue(each.queue).info())), change))
+            current = current_of(settings_of(session.queue(each.queue).info()), kind)
+            planned.append(_Planned(change(current), change, kind))
         except ServerProblem as problem:
             # The log may know queues that are gone.
             nothing = Change(queue=each.queue, patch=None, sentence=str(problem))
-            planned.append(_Planned(nothing, change, error_members(problem)))
+            planned.append(_Planned(nothing, change, kind, error_members(problem)))
     return _make(session, planned, "Write the advice into", dry_run=dry_run, yes=yes)
 
 
@@ -604,11 +628,14 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     if names:
         infos = [session.queue(name).info() for name in names]
     else:
-        infos = [each for each in session.client.list_queues() if each.settings.advised]
+        infos = [each for each in session.client.list_queues() if _is_advised(each)]
     planned = []
     for each in infos:
-        change = partial(undo_for, each.name)
-        planned.append(_Planned(change(current_of(each)), change))
+        change, settings = partial(undo_for, each.name), settings_of(each)
+        kinds: list[str | None] = [*sorted(settings.advised_by_type)]
+        if settings.advised is not None or not kinds:
+            kinds.insert(0, None)
+        planned += [_Planned(change(current_of(settings, kind)), change, kind) for kind in kinds]
     made = _make(session, planned, "Undo the advice of", dry_run=dry_run, yes=yes)
     if session.screen.as_json:
         session.screen.document({"changes": changes_document(made)})
@@ -619,25 +646,40 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     finish(made)
 
 
-def current_of(info: QueueInfo) -> Current:
-    """Return what of a queue's settings matters, in the words of the domain."""
-    settings = info.settings
-    adaptive, advised = settings.adaptive, settings.advised
-    return Current(
-        visibility_timeout_s=settings.visibility_timeout_s,
-        adaptive=None
-        if adaptive is None
-        else Adaptive(floor_s=adaptive.floor_s, cap_s=adaptive.cap_s),
-        advised=None
-        if advised is None
-        else Advised(**{name: getattr(advised, name) for name in Advised.__dataclass_fields__}),
-    )
+def _is_advised(info: QueueInfo) -> bool:
+    return info.settings.advised is not None or bool(info.settings.advised_by_type)
+
+
+def settings_of(info: QueueInfo) -> QueueSettings:
+    """Return a queue's settings in the words of the domain."""
+    return msgspec.convert(info.settings, QueueSettings, from_attributes=True)
+
+
+def advice_in(findings: Findings, *, by_type: bool) -> list[Recommendation]:
+    """Return what is to be applied: for each queue one recommendation, or one for each type.
+
+    Args:
+        findings: Of the log.
+        by_type: Whether queues with several types get timeouts by type. The advice for messages
+            without a type is then that of the queue, which stays as it is if there are none. Types
+            that were counted together, as others, get nothing of their own.
+    """
+    found: list[Recommendation] = []
+    for queue in findings.queues:
+        typed = [each for each in queue.types if each.message_type not in {"", OTHERS}]
+        found += typed if by_type and typed else [queue.whole]
+    return found
 
 
 def shown(made: Sequence[Made]) -> RenderableType:
     """Return what became of changes, for people."""
-    rows = [(clean(each.change.queue), each.state) for each in made]
+    rows = [(_name_of(each.change), each.state) for each in made]
     return Listing(_COLUMNS, rows, under=[clean(each.change.sentence) for each in made])
+
+
+def _name_of(change: Change) -> str:
+    kind = change.message_type
+    return clean(change.queue) + ("" if kind is None else f": {clean(kind)}")
 
 
 def changes_document(made: Iterable[Made]) -> list[dict[str, Any]]:
@@ -650,6 +692,8 @@ def changes_document(made: Iterable[Made]) -> list[dict[str, Any]]:
             "sentence": each.change.sentence,
             "settings": each.change.patch,
         }
+        if each.change.message_type is not None:
+            row["message_type"] = each.change.message_type
         found.append(row if each.error is None else row | {"error": each.error})
     return found
 
@@ -677,7 +721,7 @@ def _make(
         if not yes:
             for each in wanted:
                 session.screen.hint(f"{clean(each.queue)}: {clean(each.sentence)}")
-        names = ", ".join(clean(each.queue) for each in wanted[:5])
+        names = ", ".join(map(_name_of, wanted[:5]))
         more = f" and {len(wanted) - 5} more" if len(wanted) > 5 else ""  # noqa: PLR2004 - as above
         session.confirm(f"{question} {names}{more}?", yes=yes)
     made = []
@@ -702,7 +746,7 @@ def _send(session: Session, plan: _Planned) -> Made:
     """
     change, queue = plan.change, session.queue(plan.change.queue)
     try:
-        if plan.again(current_of(queue.info())).patch != change.patch:
+        if plan.again(current_of(settings_of(queue.info()), plan.kind)).patch != change.patch:
             since = replace(change, sentence=_SINCE)
             return Made(
                 change=since, state="refused", error={"code": "changed-meanwhile", "detail": _SINCE}
