@@ -31,15 +31,15 @@ from leasehold.spark.batch.events import (
     Condition,
     EventPart,
     Pages,
+    View,
     batch_of,
-    of_options,
     read_pages,
     together,
     within,
 )
 from leasehold.spark.connection import connect, patient
 from leasehold.spark.options import DataLost, ReadOptions, log
-from leasehold.spark.schemas import EVENTS, arrow_schema, checked, part_count, ranges, shaped
+from leasehold.spark.schemas import part_count, ranges
 
 _LOOK_S: Final = 0.2
 """Between two looks at a log that has nothing new."""
@@ -67,8 +67,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = checked(schema, EVENTS)
-        self._conditions = of_options(options)
+        self._view = View(options, schema)
         self._position: LogPosition | None = None
 
     # --- on the driver, in the process of the query ----------------------------------------------
@@ -126,13 +125,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _driver(self) -> LogPosition:
         if self._position is None:
-            self._position = LogPosition(self._options, self._conditions)
+            self._position = LogPosition(self._options, self._view.conditions)
         return self._position
 
     # --- on executors ----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a part. Called at each attempt, maybe twice at once.
+        """Yield the rows of a part. Called at each attempt, maybe twice at once.
 
         Raises:
             DataLost: Some were deleted since the micro-batch was planned, and the options do not
@@ -143,11 +142,11 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = read_pages(
             partition.value,
             self._options.place,
-            tuple(self._schema.names),
-            self._conditions,
+            self._view.columns,
+            self._view.conditions,
             lambda page, after: check_kept(self._options, page, after),
         )
-        return shaped(found, arrow_schema(self._schema), None)
+        return self._view.rows(found, None)
 
 
 # --- position ------------------------------------------------------------------------------------

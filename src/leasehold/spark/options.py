@@ -34,8 +34,8 @@ BadRecords: TypeAlias = Literal["poison", "keep", "fail"]
 Encoding: TypeAlias = Literal["none", "base64", "auto"]
 BodyFormat: TypeAlias = Literal["raw", "json"]
 Service: TypeAlias = Literal["leasehold", "azure"]
-Content: TypeAlias = Literal["messages", "snapshot", "events"]
-OF_LOG: Final[frozenset[str | None]] = frozenset({"events"})
+Content: TypeAlias = Literal["messages", "snapshot", "events", "results"]
+OF_LOG: Final[frozenset[str | None]] = frozenset({"events", "results"})
 """Contents that are read from the event log, once or as a stream."""
 
 
@@ -134,10 +134,11 @@ OPTIONS: Final = (
     # What
     _option(
         "read",
-        choice("messages", "snapshot", "events"),
+        choice("messages", "snapshot", "events", "results"),
         None,
         "messages: receive them, as a stream. snapshot: inspect a queue without leasing. events: "
-        "the event log of the account, or of the named queue, once or as a stream.",
+        "the event log of the account, or of the named queue, once or as a stream. results: what "
+        "became of each message, once or as a stream.",
         aliases=("content", "view"),
     ),
     # Admission

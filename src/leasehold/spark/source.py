@@ -58,6 +58,8 @@ class LeaseholdDataSource(DataSource):
         options = self._read_options()
         if options.read == "events":
             columns = schemas.EVENTS
+        elif options.read == "results":
+            columns = schemas.RESULTS
         elif options.read == "snapshot":
             columns = schemas.SNAPSHOT
         elif options.format == "json":
@@ -72,14 +74,14 @@ class LeaseholdDataSource(DataSource):
         """Return what reads once: a snapshot of a queue, or the event log."""
         options = self._read_options()
         _check_columns(options, schema)
-        if options.read == "events":
+        if options.read in OF_LOG:
             from leasehold.spark.batch.events import events_reader  # noqa: PLC0415
 
             return events_reader(options, schema)
         if options.read != "snapshot":
             # Which columns there are is asked for before Spark says whether it is a stream.
             raise BadOption(
-                "a batch read needs option read=snapshot or read=events; messages are taken by "
+                "a batch read needs option read=snapshot, events or results; messages are taken by "
                 "spark.readStream, with .trigger(availableNow=True) to take what is there and end"
             )
         from leasehold.spark.batch.snapshot import snapshot_reader  # noqa: PLC0415

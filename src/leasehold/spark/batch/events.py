@@ -36,10 +36,13 @@ from leasehold.events.check import Checker, Report
 from leasehold.events.check_input import columns_read, rows_in
 from leasehold.events.names import FIELDS, range_of
 from leasehold.events.parquet import MOMENT, SCHEMA, check_format, files_of
+from leasehold.spark.batch.results import OUTCOMES, results_of
+from leasehold.spark.batch.results import columns_read as columns_read_for_results
 from leasehold.spark.connection import connect, patient
 from leasehold.spark.options import BadOption, Place, ReadOptions
 from leasehold.spark.schemas import (
     EVENTS,
+    RESULTS,
     arrow_schema,
     checked,
     first_where,
@@ -51,6 +54,35 @@ from leasehold.spark.schemas import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class View:
+    """What of the event log a read shows: the events, or the results of messages.
+
+    Args:
+        options: Of the read.
+        schema: What Spark expects.
+
+    Raises:
+        BadOption: The schema has columns that the view does not have, or a time is not one.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._is_results = options.read == "results"
+        self._schema = checked(schema, RESULTS if self._is_results else EVENTS)
+        self.columns = tuple(self._schema.names)
+        """Those of the log that are needed."""
+        self.conditions: tuple[Condition, ...] = of_options(options)
+        """Which events are."""
+        if self._is_results:
+            self.columns = columns_read_for_results(self.columns)
+            self.conditions += (Condition("type", "in", tuple(OUTCOMES)),)
+
+    def rows(self, events: Iterable[Any], limit: int | None) -> Iterator[Any]:
+        """Yield what Spark expects for the events that the conditions let pass."""
+        if self._is_results:
+            events = results_of(events, self._schema.names)
+        return shaped(events, arrow_schema(self._schema), limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +101,8 @@ class EventsReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = checked(schema, EVENTS)
-        self._conditions: tuple[Condition, ...] = of_options(options)
+        self._view = View(options, schema)
+        self._conditions = self._view.conditions
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the log into parts."""
@@ -80,14 +112,13 @@ class EventsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a part, on an executor; every time the same, but for what is gone."""
-        part = partition.value
-        columns = tuple(self._schema.names)
+        part, columns = partition.value, self._view.columns
         found: Iterable[Any]
         if isinstance(part, Files):
             found = read_files(part, columns, self._conditions)
         else:
             found = read_pages(part, self._options.place, columns, self._conditions)
-        return shaped(found, arrow_schema(self._schema), self._options.limit)
+        return self._view.rows(found, self._options.limit)
 
 
 class FilteringEventsReader(EventsReader):

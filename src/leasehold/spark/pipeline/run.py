@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
@@ -91,6 +92,9 @@ class RunSettings:
     show: Show = "auto"
     """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
     on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
+    results: bool = True
+    """Have the event log keep what came of each message: the last state, and how long which stage
+    took; read it with ``option("view", "results")``. Only queues of Leasehold do."""
     tracing: bool = False
     """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
     OpenTelemetry's own variables."""
@@ -293,7 +297,7 @@ class PipelineRun:
         self._plan = Plan(
             name=self._pipeline.name,
             stage_names=names,
-            make_stages=self._pipeline.stages,
+            make_stages=partial(self._pipeline.stages, results=settings.results),
             batch_rows=self._pipeline.batch_rows,
             queue=self._spec,
             address=collector.address,
@@ -544,13 +548,17 @@ class Pipeline:
         """Messages that the largest batch of a stage has; 0: no stage works on batches."""
         return max((each.rows for each in self._declared if each.batch), default=0)
 
-    def stages(self, hooks: Iterable[StageHooks] = ()) -> Stages:
+    def stages(self, hooks: Iterable[StageHooks] = (), *, results: bool = False) -> Stages:
         """Return the handler for a worker; each process needs its own.
+
+        Args:
+            hooks: Hear of what happens.
+            results: Have the event log keep what came of each message.
 
         Raises:
             ValueError: There is no stage, or a name or a version leads nowhere.
         """
-        made = self._made(self._declared, hooks)
+        made = self._made(self._declared, hooks, results=results)
         for version, migrate in self._migrations.items():
             made.migration(version)(migrate)
         _ = made.layout
@@ -584,9 +592,15 @@ class Pipeline:
         """
         return PipelineRun(self, spark, RunSettings(**settings)).run()
 
-    def _made(self, declared: Iterable[_Declared], hooks: Iterable[StageHooks]) -> Stages:
+    def _made(
+        self, declared: Iterable[_Declared], hooks: Iterable[StageHooks], *, results: bool = False
+    ) -> Stages:
         made = Stages(
-            version=self._version, renamed=self._renamed, older=self._older, hooks=tuple(hooks)
+            version=self._version,
+            renamed=self._renamed,
+            older=self._older,
+            results=results,
+            hooks=tuple(hooks),
         )
         for each in declared:
             run = each.run
