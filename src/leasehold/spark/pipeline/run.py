@@ -40,7 +40,7 @@ from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
@@ -236,6 +236,13 @@ class PipelineRun:
         if self._over.is_set():
             return self._last
         return self._looked()
+
+    def results(self) -> DataFrame:
+        """Return what has become of messages since it began: a batch read of the view results."""
+        place = {"queueName": self._spec.queue, "startingSeq": str(self._newest or 0)}
+        if self._spec.connection:
+            place["connectionString"] = self._spec.connection
+        return self._spark.read.format("leasehold").options(view="results", **place).load()
 
     def result(self) -> Report:
         """Wait until it is over, and return what was done.
