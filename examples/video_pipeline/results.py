@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -80,9 +81,14 @@ class ResultQueries:
         }
         self._writing: dict[str, DataStreamWriter] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._thread = ThreadPoolExecutor(1)
+        self._starting: Future[None] | None = None
 
     def start(self) -> None:
-        """Begin both queries, one after the other; each has begun when this returns."""
+        """Begin both queries, one after the other, while others go on."""
+        self._starting = self._thread.submit(self._start)
+
+    def _start(self) -> None:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415 - workers need no Spark
 
         results = self._spark.readStream.format("leasehold").options(**self._options).load()
@@ -137,6 +143,8 @@ class ResultQueries:
 
     def read(self) -> Results:
         """Wait until both have seen all there is, end them, and ask the table."""
+        assert self._starting is not None
+        self._starting.result()
         for name in self._queries:
             self._caught_up(name)
         windows = self._spark.table("results_per_stage").orderBy("window", "stage", "outcome")
@@ -159,6 +167,7 @@ class ResultQueries:
 
     def stop(self) -> None:
         """End both."""
+        self._thread.shutdown()
         for query in self._queries.values():
             query.stop()
 
