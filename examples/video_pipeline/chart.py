@@ -59,7 +59,8 @@ def chart(
             parts += _attempt(attempt, top + _LANE + 3, scale, ended_s)
         if record.ended_s is not None:
             x = _LEFT + record.ended_s * scale + 6
-            kind = "good" if record.result == "completed" else "bad"
+            kinds = {"completed": "good", "cancelled": "dim"}
+            kind = kinds.get(record.result, "bad")
             parts.append(
                 f'<text class="{kind}" x="{x:.1f}" y="{top + 14}">{escape(record.result)}</text>'
             )

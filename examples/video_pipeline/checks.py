@@ -8,7 +8,8 @@ from typing import Any
 
 from examples.video_pipeline.catalogue import Entry
 from examples.video_pipeline.ledger import Ledger, Record
-from examples.video_pipeline.producer import BAD, Clip, Fate, expected_outputs
+from examples.video_pipeline.producer import SMALLER, UNUSED, Clip, Fate, expected_outputs
+from examples.video_pipeline.results import Results
 from examples.video_pipeline.worker import MAX_DELIVERIES
 
 from leasehold.client.models import Event as Change
@@ -50,6 +51,8 @@ class Evidence:
     """What the pipeline on Spark says of each delivery."""
     changes: tuple[Change, ...]
     """The server's event log of the queue; empty where the service keeps none."""
+    results: Results | None
+    """What Spark made of the results of the pipeline; None where plain workers work."""
     began_ms: int
     """When the story began, Unix milliseconds."""
     ended_s: float
@@ -80,11 +83,21 @@ def check_all(evidence: Evidence) -> list[Check]:
             detail="; ".join(evidence.troubles) or "no complaints",
         ),
     ]
-    return [*checks, _reported(evidence)] if evidence.on == "spark" else checks
+    if evidence.changes:
+        checks += [
+            _changed_mind(evidence, clip)
+            for clip in evidence.clips
+            if clip.fate in {Fate.CHANGED, Fate.CANCELLED}
+        ]
+    if evidence.on == "spark":
+        checks.append(_reported(evidence))
+    if evidence.results is not None:
+        checks += [_tabled(evidence, evidence.results), _added_up(evidence.results)]
+    return checks
 
 
 def _completed(evidence: Evidence) -> Check:
-    good = [clip.video for clip in evidence.clips if clip.fate not in BAD]
+    good = [clip.video for clip in evidence.clips if clip.fate not in UNUSED]
     records = evidence.ledger.records
     missing = [video for video in good if records[video].result != "completed"]
     return Check(
@@ -252,4 +265,79 @@ def _reported(evidence: Evidence) -> Check:
         ok=not faults and bool(reported),
         detail="; ".join(faults)
         or f"{len(received)} deliveries, {len(reported)} reported, {len(killed)} killed",
+    )
+
+
+def _changed_mind(evidence: Evidence, clip: Clip) -> Check:
+    """Look into the event log: the change came before the first delivery, or kept it away."""
+    record = evidence.ledger.records[clip.video]
+    told = [each.type for each in evidence.changes if each.message_id == record.message_id]
+    if clip.fate is Fate.CANCELLED:
+        left = [name for name in evidence.outputs if name.startswith(f"{clip.video}.")]
+        return Check(
+            name="what was taken back in time was never delivered",
+            ok=told == ["put", "removed"] and not left,
+            detail=f"{clip.video}: {', '.join(told)}; {len(left)} outputs",
+        )
+    heights = {
+        row["output"].get("small_height")
+        for row in (evidence.results.rows if evidence.results else ())
+        if row["message_id"] == record.message_id and row["output"]
+    }
+    is_so = told[:3] == ["put", "amended", "received"]
+    if evidence.results is not None:
+        is_so = is_so and heights == {SMALLER.height}
+    return Check(
+        name="what was changed in time was done as changed",
+        ok=is_so,
+        detail=f"{clip.video}: {', '.join(told[:3])}; height {', '.join(map(str, heights))}",
+    )
+
+
+def _tabled(evidence: Evidence, results: Results) -> Check:
+    """Compare the Parquet table with what the journals and the event log say of each message."""
+    expected = {
+        record.message_id: _OUTCOMES.get(record.result, record.result)
+        for record in evidence.ledger.records.values()
+    }
+    counts = Counter(row["message_id"] for row in results.rows)
+    found = {row["message_id"]: row["outcome"] for row in results.rows}
+    faults = [f"{key} is there {count} times" for key, count in counts.items() if count > 1]
+    faults += [
+        f"{key} is {found.get(key, 'not there')}, not {outcome}"
+        for key, outcome in expected.items()
+        if found.get(key) != outcome
+    ]
+    faults += [f"{key} is unknown" for key in found.keys() - expected.keys()]
+    incomplete = [
+        row["message_id"]
+        for row in results.rows
+        if row["outcome"] == "done" and (not row["stages"] or not row["output"])
+    ]
+    faults += [f"{key} has no stages or no output" for key in incomplete]
+    stages = sum(len(row["stages"] or ()) for row in results.rows)
+    return Check(
+        name="the streamed results are each message's, once",
+        ok=not faults and bool(found),
+        detail="; ".join(faults) or f"{len(found)} rows in Parquet, {stages} stage times",
+    )
+
+
+_OUTCOMES = {"completed": "done", "cancelled": "removed"}
+"""What the results call what the ledger calls otherwise."""
+
+
+def _added_up(results: Results) -> Check:
+    """Compare the aggregates that were made as the rows came with those made of the table."""
+    streamed: Counter[tuple[str, str]] = Counter()
+    for window in results.windows:
+        streamed[window["stage"], window["outcome"]] += window["messages"]
+    queried = {(row["stage"], row["outcome"]): row["messages"] for row in results.summary}
+    total = sum(queried.values())
+    return Check(
+        name="streamed aggregates and SQL agree",
+        ok=bool(queried) and dict(streamed) == queried,
+        detail=f"{len(results.windows)} windows, {len(queried)} groups, {total} stages and ends"
+        if dict(streamed) == queried
+        else f"{dict(streamed)} against {queried}",
     )

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
+from examples.video_pipeline.results import Results
 from examples.video_pipeline.worker import CONNECTION_VARIABLE
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -58,6 +59,10 @@ class Crew(Protocol):
         """Return a row for each delivery, where somebody keeps them."""
         ...
 
+    def results(self) -> Results | None:
+        """Return what became of the messages, where that is gathered."""
+        ...
+
 
 class WorkerCrew:
     """Starts workers ``w1``, ``w2``, … and ends all of them when the block ends.
@@ -104,6 +109,9 @@ class WorkerCrew:
     def report(self) -> list[dict[str, Any]]:
         """Return nothing: workers report to nobody."""
         return []
+
+    def results(self) -> None:
+        """Return nothing: it is Spark that gathers them."""
 
     def replace(self) -> None:
         """Start one more worker; names are never used again."""

@@ -20,6 +20,8 @@ _EXTRAORDINARY: Final = {
     "killed": "{worker} killed at {percent} % of the {stage}",
     "suspended": "{worker} suspended at {percent} % of the {stage}",
     "abandoned": "{worker} stepped back: {reason}",
+    "changed": "changed while it was hidden",
+    "cancelled": "taken back while it was hidden",
 }
 
 
@@ -66,7 +68,7 @@ class Record:
     percent: int = 0
     """How much of the stage under way is done."""
     result: str = ""
-    """``completed`` or ``poisoned`` once the message is settled."""
+    """``completed``, ``poisoned`` or ``cancelled`` once the message is settled."""
     reason: str = ""
     ended_s: float | None = None
 
@@ -135,7 +137,7 @@ def _apply(record: Record, event: Event) -> None:
             record.renewals += 1
         case "published":
             record.published.append(event["output"])
-        case "completed" | "poisoned":
+        case "completed" | "poisoned" | "cancelled":
             record.result, record.reason, record.ended_s = kind, event.get("reason", ""), at_s
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from examples.video_pipeline.chart import chart, legend
 from examples.video_pipeline.ledger import Record
 from examples.video_pipeline.report import Summary
+from examples.video_pipeline.results import section
 from examples.video_pipeline.server_log import holders
 from examples.video_pipeline.timeline import Span, spans
 
@@ -36,6 +37,7 @@ def page(summary: Summary) -> str:
         legend=legend(crew),
         checks="\n".join(_check(each.name, each.detail, ok=each.ok) for each in summary.checks),
         deliveries=_deliveries(summary, lives),
+        results=section(evidence.results, evidence.began_ms / 1000),
         outputs=_outputs(summary),
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from examples.video_pipeline.checks import Check, Evidence
 from examples.video_pipeline.ledger import Attempt, Ledger, Record
+from examples.video_pipeline.results import results_table
 from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -23,6 +24,7 @@ _STYLE: Final = {
     "killed": "bold red",
     "lease lost": "yellow",
     "poisoned": "magenta",
+    "cancelled": "yellow",
 }
 
 
@@ -47,6 +49,9 @@ def print_summary(console: Console, summary: Summary) -> None:
     console.print()
     console.print(_table(ledger, wide=console.width >= _WIDE))
     console.print()
+    if summary.evidence.results is not None:
+        console.print(results_table(summary.evidence.results))
+        console.print()
     notes = Table.grid(padding=(0, 2, 0, 1))
     for record in ledger.records.values():
         if record.events:
@@ -74,9 +79,10 @@ def write_json(path: Path, summary: Summary) -> None:
         "seconds": round(summary.seconds, 3),
         "videos": [_facts(record) for record in summary.evidence.ledger.records.values()],
         "poison": summary.evidence.poison,
+        "results": summary.evidence.results and asdict(summary.evidence.results),
         "checks": [asdict(check) for check in summary.checks],
     }
-    path.write_text(json.dumps(facts, indent=2) + "\n")
+    path.write_text(json.dumps(facts, indent=2, default=str) + "\n")
 
 
 def _facts(record: Record) -> dict[str, Any]:

@@ -26,6 +26,8 @@ _SENTENCES: Final = {
     "failed": ("{who} failed in the {stage} of {video}: {reason}", "red"),
     "poisoned": ("{who} moved {video} to the poison queue", "magenta"),
     "completed": ("{who} completed {video}", "green"),
+    "changed": ("Marketing wants {video} smaller: its message is changed", "yellow"),
+    "cancelled": ("Marketing takes {video} back: its message is removed", "yellow"),
 }
 """What a reader of the story wants to know, with its style; other events are not shown."""
 

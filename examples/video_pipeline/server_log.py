@@ -29,6 +29,8 @@ class ServerLog:
     def __init__(self, client: Client, queue: str) -> None:
         self._client = client
         self._queue = queue
+        self.queue = client.queue(queue)
+        """The same queue by Leasehold's own API."""
         self._after = client.event_page(limit=1).last_seq or 0
         self.changes: list[Change] = []
         """All events so far, in their order."""

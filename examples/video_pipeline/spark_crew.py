@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from examples.video_pipeline.crew import REPOSITORY
 from examples.video_pipeline.on_spark import Stage
+from examples.video_pipeline.results import ResultQueries, Results
 from examples.video_pipeline.work import STAGES, WEIGHTS
 from examples.video_pipeline.worker import HOLD_AT_MOST_S, MAX_DELIVERIES, RETRY_DELAY_S
 
@@ -46,6 +47,7 @@ class SparkCrew:
         self._cluster: Cluster
         self._spark: Any = None
         self._run: PipelineRun | None = None
+        self._results: ResultQueries | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +61,8 @@ class SparkCrew:
         """Start cluster and driver; return what is there, for people."""
         folder = self._root / "spark"
         self._cluster = self._stack.enter_context(
-            running_cluster(workers=self._workers, cores=1, folder=folder)
+            # One more, for what is asked of the results while all others are busy.
+            running_cluster(workers=self._workers + 1, cores=1, folder=folder)
         )
         paths = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "src")))
         with _stderr_to(self._root / "logs" / "spark-driver.log"):
@@ -73,11 +76,16 @@ class SparkCrew:
                     "spark.executor.memory": EXECUTOR_MEMORY,
                     "spark.executor.cores": 1,
                     "spark.executorEnv.PYTHONPATH": paths,
+                    "spark.sql.shuffle.partitions": 1,
                 },
             )
         self._spark = self._stack.enter_context(session)
         self._warm_up()
-        return f"Spark {session.version}: master {self._cluster.master}, {self._workers} workers"
+        self._results = ResultQueries(self._spark, self._root, self._connection_string, self._queue)
+        self._stack.callback(self._results.stop)
+        self._results.start()
+        workers = self._workers + 1
+        return f"Spark {session.version}: master {self._cluster.master}, {workers} workers"
 
     def _warm_up(self) -> None:
         """Let every executor start its Python and import what the stages need.
@@ -85,7 +93,7 @@ class SparkCrew:
         The first task of a Python worker waits some seconds for that, which would be told as the
         time that messages wait.
         """
-        width = self._workers
+        width = self._workers + 1
 
         def touch(batches: Iterator[Any]) -> Iterator[Any]:
             from leasehold.spark.pipeline import task  # noqa: F401, PLC0415 - to have it imported
@@ -161,6 +169,10 @@ class SparkCrew:
         except PipelineFailed:
             return []
         return rows
+
+    def results(self) -> Results | None:
+        """Return what became of the messages, once the pipeline is over."""
+        return None if self._results is None else self._results.read()
 
     def _named(self, name: str) -> Executor:
         number = name.removeprefix("executor-")

@@ -96,6 +96,9 @@ def play(setting: Setting, screen: Screen) -> Evidence:
             _prepare(stage)
             troubles = _process(stage, queue)
             report = crew.report()
+            if setting.on == "spark":
+                screen.say("Asking Spark SQL for the results …")
+            results = None if troubles else crew.results()
         screen.say("Looking at what is left …")
         changes = [] if stage.log is None else stage.log.changes
         ledger = _whole_ledger(stage)
@@ -113,6 +116,7 @@ def play(setting: Setting, screen: Screen) -> Evidence:
             troubles=tuple(troubles),
             report=tuple(report),
             changes=tuple(changes),
+            results=results,
             began_ms=stage.began_ms,
             ended_s=stage.ended_s,
         )
@@ -163,8 +167,15 @@ def _process(stage: _Stage, queue: QueueClient) -> list[str]:
     stage.began_s, stage.began_ms = time.monotonic(), SystemClock().now_ms()
     journal = Journal(stage.journals, "story", stage.began_s)
     with stage.screen:
-        for clip in setting.clips:
-            producer.send(clip, queue, journal, seconds=setting.seconds, lease_s=setting.lease_s)
+        jobs = [
+            producer.order(clip, seconds=setting.seconds, lease_s=setting.lease_s)
+            for clip in setting.clips
+        ]
+        together = list(zip(setting.clips, jobs, strict=True))
+        ids = [producer.send(clip, job, queue, journal) for clip, job in together]
+        if stage.log is not None:  # elsewhere nothing but a receipt gives the right to do so
+            for (clip, job), message_id in zip(together, ids, strict=True):
+                producer.change_mind(clip, message_id, job, stage.log.queue, journal)
         stage.crew.begin(stage.began_s)
         troubles = _follow(stage, Accidents(stage.crew, journal, setting.clips))
         stage.ended_s = time.monotonic() - stage.began_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from leasehold.client.models import Event as Change
@@ -63,6 +63,8 @@ class _Life:
             self.lease, self.free_s = change, None
         elif change.type == "renewed" and self.lease is not None:
             self.renewals.append(at_s)
+        elif change.type == "removed":
+            self._remove(at_s)
         elif change.type in _OVER:
             ended_s = min(visible_s, at_s) if change.type == "lapsed" else at_s
             reason = f": {change.reason}" if change.reason else ""
@@ -80,6 +82,14 @@ class _Life:
         if until_s > at_s:
             self.spans.append(Span(kind=kind, begin_s=at_s, end_s=until_s))
         self.free_s = max(at_s, until_s)
+
+    def _remove(self, at_s: float) -> None:
+        """End what its sender took back, which most often is hidden still."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.kind == "delayed" and last.end_s > at_s:
+            self.spans[-1] = replace(last, end_s=at_s)
+            self.free_s = None
+        self._show_until(at_s)
 
     def _show_until(self, at_s: float) -> None:
         if self.free_s is not None and at_s > self.free_s:

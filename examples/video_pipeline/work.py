@@ -119,11 +119,13 @@ class Workshop:
             self._produce(message, found, rendition, self._root / job.input, share=share)
         return found
 
-    def compress(self, message: StageMessage, found: dict[str, Any]) -> None:
-        """Make the small one, out of the first format."""
+    def compress(self, message: StageMessage, found: dict[str, Any]) -> dict[str, Any]:
+        """Make the small one, out of the first format; return all that the web site must know."""
         job = Job.of(message)
         encoded = self._root / "outputs" / f"{job.video}.{job.formats[0].name}"
         self._produce(message, found, job.compressed, encoded, share=(0, 1))
+        made = [f"{job.video}.{each.name}" for each in (*job.formats, job.compressed)]
+        return {**found, "outputs": made, "small_height": job.compressed.height}
 
     def _produce(
         self,

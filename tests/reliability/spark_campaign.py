@@ -25,7 +25,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from leasehold.client import Client
-from leasehold.client.models import NewMessage
+from leasehold.client.models import Completion, NewMessage
 from leasehold.spark.cluster import Cluster
 from tests.e2e.server import Endpoint
 from tests.reliability.running import KillableServer
@@ -342,6 +342,59 @@ class Campaign:
         while received := out.receive(1_000, visibility_timeout_s=_DRAIN_LEASE_S):
             for message in received:
                 yield message.body.decode()
+
+
+class ResultsCampaign(Campaign):
+    """A query over the results of a queue whose messages are completed or set aside meanwhile.
+
+    Each strike has new messages. There is nothing to settle, so :data:`Point.SETTLING` is the
+    driver's look for more.
+    """
+
+    def __init__(
+        self, server: KillableServer, root: Path, *, cluster: Cluster | None = None
+    ) -> None:
+        super().__init__(server, root, "results", cluster=cluster)
+
+    def _place_of(self, point: Point) -> tuple[Step, bool]:
+        if point in {Point.WRITTEN, Point.SETTLING}:
+            return Step.OPEN, False
+        return super()._place_of(point)
+
+    def _put(self, bodies: list[str], *, again: bool = False) -> None:
+        with self._client() as client:
+            queue = client.queue(QUEUE)
+            if not again:
+                queue.create()
+            named = [f"{body} + {self.outcome.runs}" for body in bodies]
+            queue.put_many(named)
+            while taken := queue.receive(100, visibility_timeout_s=_DRAIN_LEASE_S):
+                done = [each for place, each in enumerate(taken) if place % 4]
+                queue.complete_many([Completion(each, {"output": each.text}) for each in done])
+                for each in taken[::4]:
+                    queue.bury(each, error=each.text)
+        self._bodies += named
+
+    def _is_empty(self) -> bool:
+        return True
+
+    def _look(self) -> None:
+        expected = Counter(self._bodies)
+        self.outcome.put = expected.total()
+        found = Counter(self._table())
+        self.outcome.missing = sorted((expected - found).elements())
+        self.outcome.twice = sorted((found - expected).elements())
+
+    def _table(self) -> Iterator[str]:
+        """Yield what the rows say, of the files that the sink's log says belong to the table."""
+        table = self._root / "table"
+        paths: set[str] = set()
+        for each in (table / "_spark_metadata").glob("[0-9]*"):
+            entries = each.read_text().splitlines()[1:]
+            paths |= {json.loads(entry)["path"].rpartition("/")[2] for entry in entries}
+        for path in sorted(paths):
+            for row in pq.ParquetFile(table / path).read().to_pylist():
+                yield row["error"] or json.loads(row["output"])
 
 
 def _group_of(body: str) -> str:

@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +35,8 @@ class Settings:
     """Folder of the checkpoint and of what is written."""
     sink: str
     """``table``: Parquet by foreachBatch, one folder for each batch; ``queue``: our own sink;
-    ``groups``: as ``table``, by tasks that read whole groups and fold each into a state."""
+    ``groups``: as ``table``, by tasks that read whole groups and fold each into a state;
+    ``results``: what became of the messages, by Spark's own sink for Parquet."""
     limit: int
     """Messages of one micro-batch."""
     lease_s: int
@@ -51,6 +54,10 @@ def main() -> None:
     """Run the query until the queue is empty."""
     settings = Settings(**json.loads(sys.argv[1]))
     spark = _session(settings)
+    if settings.sink == "results":
+        _start_results(spark, settings).awaitTermination()
+        spark.stop()
+        return
     source = (
         spark.readStream.format("leasehold")
         .option("connectionString", settings.connection_string)
@@ -64,6 +71,39 @@ def main() -> None:
     )
     _start(source, settings).awaitTermination()
     spark.stop()
+
+
+def _start_results(spark: SparkSession, settings: Settings) -> Any:
+    root = Path(settings.root)
+    if settings.die_after_write:
+        threading.Thread(target=_die_when_written, args=(spark, root), daemon=True).start()
+    results = (
+        spark.readStream.format("leasehold")
+        .option("connectionString", settings.connection_string)
+        .option("view", "results")
+        .option("queueName", settings.queue)
+        .option("maxEventsPerTrigger", str(settings.limit))
+        .option("numPartitions", "2")
+        .load()
+    )
+    return (
+        results.writeStream.format("parquet")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(root / "table"))
+    )
+
+
+def _die_when_written(spark: SparkSession, root: Path) -> None:
+    """Be killed when the sink has committed one more micro-batch, most often before Spark notes it.
+
+    The sink's own log of what belongs to the table is the commit.
+    """
+    log = root / "table" / "_spark_metadata"
+    before = {each.name for each in log.glob("*")} if log.exists() else set()
+    while {each.name for each in log.glob("[0-9]*")} <= before:
+        time.sleep(0.002)
+    _die(spark)
 
 
 def _session(settings: Settings) -> SparkSession:

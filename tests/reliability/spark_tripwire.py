@@ -17,9 +17,9 @@ class Step(StrEnum):
     """What a request means for a query."""
 
     OPEN = "open"
-    """The next claim is opened, or found again."""
+    """The next claim is opened, or found again; the driver looks for events."""
     READ = "read"
-    """An executor reads a page of a claim."""
+    """An executor reads a page of a claim, or of events."""
     STAGE = "stage"
     PUBLISH = "publish"
     SETTLE = "settle"
@@ -31,6 +31,9 @@ _STEPS: Final = (
     (Step.READ, re.compile(rb"GET \S+/streams/[^/ ]+/claims/\d+/messages")),
     (Step.PUBLISH, re.compile(rb"POST \S+/transactions/[^/ ]+/publish")),
     (Step.STAGE, re.compile(rb"(POST|PUT) \S+/transactions/[^/ ]+")),
+    # A task asks for a thousand events at least; the driver for what a micro-batch may have.
+    (Step.READ, re.compile(rb"GET \S+/events\?after=\d+&limit=\d{4,}[ &]")),
+    (Step.OPEN, re.compile(rb"GET \S+/events\?")),
     (Step.SETTLE, re.compile(rb"POST \S+/streams/[^/ ]+/settle")),
 )
 

@@ -9,7 +9,13 @@ import pytest
 
 from leasehold.spark.cluster import running_cluster
 from tests.reliability.running import KillableServer
-from tests.reliability.spark_campaign import Campaign, Outcome, Point, Victim
+from tests.reliability.spark_campaign import (
+    Campaign,
+    Outcome,
+    Point,
+    ResultsCampaign,
+    Victim,
+)
 
 ROUNDS = 30
 """Of each point, in the slow part."""
@@ -89,6 +95,32 @@ def test_each_message_is_sent_on_once_when_an_executor_dies(
     with running_cluster(workers=2) as cluster:
         campaign = Campaign(server, tmp_path / "query", "queue", cluster=cluster)
         _check(campaign.play([(Victim.EXECUTOR, Point.READING)], messages=200, limit=50), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_each_outcome_is_in_the_table_once_whoever_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """A stream of results through deaths of driver, machine, Python and server at each point.
+
+    Its short sibling, with a reader that is killed, is in ``tests/spark/stream/test_events.py``.
+    """
+    kills = [(victim, point) for point in Point for victim in (Victim.DRIVER, Victim.SERVER)]
+    kills += [(Victim.MACHINE, Point.READING), (Victim.PYTHON, Point.READING)]
+    campaign = ResultsCampaign(server, tmp_path / "query")
+    _check(campaign.play(kills, messages=100, limit=120), len(kills))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_each_outcome_is_in_the_table_once_when_an_executor_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """An executor of a real cluster is killed while it reads events."""
+    with running_cluster(workers=2) as cluster:
+        campaign = ResultsCampaign(server, tmp_path / "query", cluster=cluster)
+        _check(campaign.play([(Victim.EXECUTOR, Point.READING)], messages=200, limit=150), 1)
 
 
 @pytest.mark.slow

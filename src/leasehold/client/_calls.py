@@ -22,6 +22,7 @@ from leasehold.auth.types import BadSignature, Pairs, SignedRequest
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
+    Completion,
     ErrorReport,
     Filter,
     GiveBack,
@@ -32,7 +33,7 @@ from leasehold.client.models import (
     Progress,
     Renewal,
 )
-from leasehold.domain.limits import MAX_ITEMS
+from leasehold.domain.limits import MAX_ITEMS, MAX_RESULT_BYTES
 from leasehold.wire.admin import (
     GroupStateRequest,
     HaltRequest,
@@ -387,9 +388,22 @@ def sent_once(call: Call, timeout_s: float | None) -> Call:
     return replace(call, try_s=timeout_s)
 
 
-def completion(item: Leased) -> Struct:
-    """Return an item of a complete."""
-    return CompleteItem(item.id, item.receipt)
+def completion(item: Leased) -> CompleteItem:
+    """Return an item of a complete.
+
+    Raises:
+        TypeError: Its result is not what JSON can say.
+        ValueError: Its result is larger than the event log keeps.
+    """
+    if not isinstance(item, Completion) or item.result is None:
+        return CompleteItem(item.id, item.receipt)
+    encoded = _encode(item.result)
+    if len(encoded) > MAX_RESULT_BYTES:
+        raise ValueError(
+            f"the result of message {item.id} has {len(encoded):,} bytes as JSON, and "
+            f"{MAX_RESULT_BYTES:,} are kept: keep it elsewhere, and give where it is"
+        )
+    return CompleteItem(item.id, item.receipt, msgspec.Raw(encoded))
 
 
 def giving_back(

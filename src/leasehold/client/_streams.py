@@ -28,6 +28,7 @@ from leasehold.client._calls import (
     MAX_REQUEST_BYTES,
     Call,
     account_path,
+    completion,
     delete,
     get,
     giving_back,
@@ -42,6 +43,7 @@ from leasehold.client.errors import NotDone, ServerProblem, UnexpectedAnswer
 from leasehold.client.models import (
     ClaimInfo,
     Committed,
+    Completion,
     Discarded,
     Exemption,
     GiveBack,
@@ -63,7 +65,7 @@ from leasehold.wire.flows import OpenClaimRequest, SettleRequest
 from leasehold.wire.messages import QueuedComplete, QueuedRelease, QueuedRenew
 from leasehold.wire.parts import NoRequest
 
-_Q = TypeVar("_Q", QueuedRenew, QueuedRelease)
+_Q = TypeVar("_Q", QueuedComplete, QueuedRelease, QueuedRenew)
 
 _NOTED_AT_ONCE: Final = 1_000
 """Exemptions in one request."""
@@ -401,7 +403,7 @@ class Commit:
     """What is to be done together."""
 
     sends: Sequence[Outgoing]
-    completes: Sequence[Held]
+    completes: Sequence[Held | Completion]
     releases: Sequence[GiveBack]
     renews: Sequence[Renewal]
     publish: Sequence[str]
@@ -417,7 +419,7 @@ class Commit:
         request = wire.CommitRequest(
             self.name,
             [outgoing(each) for each in self.sends] or None,
-            [QueuedComplete(**_lease_item(each)) for each in self.completes] or None,
+            [_queued(QueuedComplete, completion(each), each) for each in self.completes] or None,
             [_release_item(each) for each in self.releases] or None,
             [_renew_item(each) for each in self.renews] or None,
             names(self.publish),
@@ -515,7 +517,7 @@ def _raise_first(refusals: list[ServerProblem]) -> None:
         raise each
 
 
-def _lease_item(held: Held) -> dict[str, str]:
+def _lease_item(held: Held | Completion) -> dict[str, str]:
     if not held.queue:
         raise ValueError(
             f"message {held.id} does not say from which queue it is: give a message as it was "
@@ -534,7 +536,7 @@ def _release_item(given: GiveBack) -> QueuedRelease:
     return _queued(QueuedRelease, item(given.message), given.message)
 
 
-def _queued(kind: type[_Q], item: Struct, held: Held) -> _Q:
+def _queued(kind: type[_Q], item: Struct, held: Held | Completion) -> _Q:
     return kind(**{**msgspec.structs.asdict(item), **_lease_item(held)})
 
 

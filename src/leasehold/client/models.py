@@ -86,6 +86,7 @@ __all__ = [
     "CancelRequest",
     "ClaimInfo",
     "Committed",
+    "Completion",
     "Counts",
     "Discarded",
     "ErrorReport",
@@ -300,6 +301,29 @@ class Exemption(Struct, frozen=True, omit_defaults=True):
     delay_s: int | None = None
     """As for ``release``: None is the queue's back-off after a failure, and at once otherwise."""
     error: ErrorReport | None = None
+
+
+class Completion(Struct, frozen=True, omit_defaults=True):
+    """A message whose work is done, with what came of it; see ``complete``."""
+
+    message: ReceivedMessage | LeaseRef
+    result: Any = None
+    """What JSON can say, of at most 16,384 bytes; None: nothing. The event log keeps it."""
+
+    @property
+    def id(self) -> str:
+        """Of the message."""
+        return self.message.id
+
+    @property
+    def receipt(self) -> str:
+        """Of the message."""
+        return self.message.receipt
+
+    @property
+    def queue(self) -> str:
+        """Of the message, empty if it does not say."""
+        return self.message.queue
 
 
 class Renewal(Struct, frozen=True, omit_defaults=True):

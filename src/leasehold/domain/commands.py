@@ -349,6 +349,8 @@ class _Complete(NamedTuple):
     queue: str
     message_id: str
     receipt: str
+    result: str | None = None
+    """JSON that the event log keeps: what came of the work."""
 
 
 class Complete(_Complete, Command[Done]):

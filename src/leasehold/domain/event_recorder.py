@@ -17,6 +17,7 @@ from leasehold.domain.events import (
     ending_of,
     more_of,
     signed,
+    with_result,
 )
 from leasehold.domain.model import (
     NEVER_MS,
@@ -72,10 +73,11 @@ class Recorder:
         reason: str | None = None,
         target: str | None = None,
         error: ErrorReport | None = None,
+        result: str | None = None,
     ) -> None:
         """Record what happened to a message, as it is after that, or to a queue.
 
-        *error* is what was said about the attempt that has ended with it.
+        *error* is what was said about the attempt that has ended with it, *result* what came of it.
         """
         number = self._number(account, queue)
         if message is None:
@@ -94,6 +96,8 @@ class Recorder:
             )
             if message.detail is not NO_DETAIL:
                 recorded = cast("Recorded", recorded + more_of(message.detail, error))
+            if result is not None:
+                recorded = cast("Recorded", with_result(recorded, result))
         self._events.append(recorded)
 
     def add_group(  # noqa: PLR0913, PLR0917 - the parts of an event

@@ -29,6 +29,7 @@ from leasehold.domain.command import (
     quarter,
     upkeep,
 )
+from leasehold.domain.limits import MAX_RESULT_BYTES
 from leasehold.domain.model import NEVER_MS, Detail, ErrorReport, Message, Phase
 
 EVENT_FORMAT: Final = 1
@@ -269,6 +270,14 @@ class Event(NamedTuple):
             " prove it, and who that is, such as `key:shop/1` or `console:ana@example.org`",
         ),
     ] = None
+    result: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            "Of `completed`: what came of the work, as its holder said, in JSON of at most"
+            f" {MAX_RESULT_BYTES:,} bytes",
+        ),
+    ] = None
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
@@ -300,16 +309,19 @@ Recorded: TypeAlias = tuple[
 holder if there is no core, reason, target: what a store writes, as lean as can be. Of a claim
 there is no core, and in the place of the priority until when it hides its members.
 
-Then what :func:`ending_of` returns, and who asked for it; most events have less of it."""
+Then what :func:`ending_of` returns, who asked for it, and the result of the work; most events have
+less of it."""
 _PLAIN: Final = 9
 """Members before that."""
 _ENDING: Final = 4
+_ACTOR: Final = _PLAIN + _ENDING
 
 _TRACEPARENT: Final = re.compile(
     r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
 """See https://www.w3.org/TR/trace-context/; only versions after 00 may have more at the end."""
 _CORE: Final = slice(2, 12)
+_NOTHING: Final = (None,) * (_ENDING + 2)
 
 
 def core_of(message: Message) -> Core:
@@ -345,8 +357,13 @@ def ending_of(
 
 def signed(recorded: Any, actor: str) -> tuple[Any, ...]:
     """Return an event as it is written down, with who asked for it."""
-    ending = recorded[_PLAIN:]
-    return (*recorded, *(None,) * (_ENDING - len(ending)), encodable(actor))
+    missing = (None,) * (_ACTOR - len(recorded))
+    return (*recorded[:_ACTOR], *missing, encodable(actor), *recorded[_ACTOR + 1 :])
+
+
+def with_result(recorded: Any, result: str) -> tuple[Any, ...]:
+    """Return an event as it is written down, with what came of the work."""
+    return (*recorded, *(None,) * (_ACTOR + 1 - len(recorded)), result)
 
 
 def trace_id_of(traceparent: str) -> str | None:
@@ -370,7 +387,8 @@ def event_of(
     """Return the event that was written as *recorded* for the account and queue *of*."""
     kind, _, message_id, core, priority, session, holder, reason, target, *more = recorded
     head = (seq, place, at_ms, EventType(kind), *of)
-    message_type, told, trace_id, group_id, actor, *_ = (*more, None, None, None, None, None)
+    ending: tuple[Any, ...] = (*more, *_NOTHING)
+    message_type, told, trace_id, group_id, actor, result = ending[: len(_NOTHING)]
     if core is None:
         return Event(
             *head,
@@ -383,8 +401,8 @@ def event_of(
             actor=actor,
         )
     error = told or (None, None, None)
-    rest = (priority, session, reason, target, message_type, *error, trace_id, group_id, actor)
-    of_message: tuple[Any, ...] = (message_id, *core, *rest)
+    rest = (priority, session, reason, target, message_type, *error, trace_id, group_id)
+    of_message: tuple[Any, ...] = (message_id, *core, *rest, actor, result)
     event = Event(*head, *of_message)
     if kind == EventType.REFUSED and not event.since_ms:  # the beginning of its lease is not known
         return event._replace(since_ms=None)

@@ -103,6 +103,8 @@ MAX_GROUP_STATE_BYTES: Final = 65_536
 """Of what is saved for a message group."""
 MAX_SAVED_BYTES: Final = 65_536
 """Largest JSON that a holder saves with a message; our own, that of a body."""
+MAX_RESULT_BYTES: Final = 16_384
+"""Largest JSON that a holder gives as the result of its work; it stays in the event log."""
 
 # Our own, for the sizes of requests of the native API, which its clients keep to as well.
 MAX_WAIT_S: Final = 60

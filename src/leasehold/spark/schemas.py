@@ -177,6 +177,45 @@ SNAPSHOT: Final = _columns(
 """A message in whatever state, as an inspector sees it."""
 
 
+STAGE: Final = _columns(
+    ("stage", _STRING),
+    ("began_at", _TIME),
+    ("seconds", DoubleType()),
+    ("attempts", _INT),
+    ("outcome", _STRING),
+)
+"""One stage of the delivery that has completed a message."""
+
+RESULTS: Final = _columns(
+    ("message_id", _STRING),
+    ("queue", _STRING),
+    ("message_type", _STRING),
+    ("group_id", _STRING),
+    ("outcome", _STRING),
+    ("reason", _STRING),
+    ("error_type", _STRING),
+    ("error_fingerprint", _STRING),
+    ("error", _STRING),
+    ("inserted_at", _TIME),
+    ("leased_at", _TIME),
+    ("ended_at", _TIME),
+    ("dequeue_count", _INT),
+    ("fence", _LONG),
+    ("holder", _STRING),
+    ("session", _STRING),
+    ("stages", ArrayType(STAGE, containsNull=False)),
+    ("output", _STRING),
+    ("output_bytes", _LONG),
+    ("target", _STRING),
+    ("trace_id", _STRING),
+    ("actor", _STRING),
+    ("account", _STRING),
+    ("seq", _LONG),
+    ("place", _INT),
+)
+"""What became of a message in a queue; see ``docs/reference/spark.md``."""
+
+
 def checked(schema: StructType, known: StructType) -> StructType:
     """Return *schema*, which a user may have given in place of ours.
 

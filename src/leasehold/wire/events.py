@@ -69,6 +69,9 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     actor: str | None = None
     """Who asked for it, where that was an operator or the server itself: what was shown to prove
     it, and who that is, such as ``key:shop/1`` or ``console:ana@example.org``."""
+    result: str | None = None
+    """Of ``completed``: what came of the work, as its holder said, in JSON of at most 16,384 bytes.
+    """
     # columns of events: end
 
 
@@ -82,3 +85,6 @@ class EventPage(Struct, frozen=True):
     """There is nothing later yet."""
     last_seq: int | None = None
     """Number of the newest batch of the log, 0 if there was never one; not given by a trace."""
+    first_seq: int | None = None
+    """Number of the oldest batch that is kept, whatever account it is of, 0 if there was never one:
+    batches before it were deleted. Not given by a trace."""

@@ -11,7 +11,14 @@ from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Struct
 
-from leasehold.domain.limits import MAX_ITEMS, MAX_SAVED_BYTES, MAX_WAIT_S, NATIVE, PRIORITIES
+from leasehold.domain.limits import (
+    MAX_ITEMS,
+    MAX_RESULT_BYTES,
+    MAX_SAVED_BYTES,
+    MAX_WAIT_S,
+    NATIVE,
+    PRIORITIES,
+)
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire.parts import (
     AnyJson,
@@ -287,6 +294,9 @@ class CompleteItem(Request, gc=False):
 
     id: str
     receipt: str
+    result: Annotated[AnyJson, said(**{"x-max-bytes": MAX_RESULT_BYTES})] = UNSET
+    """Any JSON, of at most 16,384 bytes without blanks: what came of the work. The event
+    ``completed`` keeps it, unless the queue keeps no events; ``null`` is the same as left out."""
 
 
 class QueuedComplete(CompleteItem, kw_only=True, gc=False):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from leasehold.domain.limits import MAX_RESULT_BYTES
 from leasehold.worker.adapters.protocol import Delivery, Saved, WorkerSession
 from leasehold.worker.errors import Cancelled, Poison
 from leasehold.worker.timing import Time
@@ -96,6 +97,7 @@ class Message:
         "_decode",
         "_holding",
         "_payload",
+        "_result",
         "_saved",
         "_session",
         "_span_context",
@@ -123,6 +125,7 @@ class Message:
         self._session = session
         self._payload: Any = KEEP
         self._saved = delivery.saved
+        self._result: Any = None
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.queue}, delivery {self.dequeue_count}>"
@@ -300,6 +303,48 @@ class Message:
         """Do what :meth:`save` does, for asynchronous handlers."""
         await asyncio.to_thread(self.save, saved)
 
+    @property
+    def result(self) -> Any:
+        """What came of the work so far, as the event log will have it; None: nothing was said."""
+        return self._result
+
+    def set_result(self, output: Any) -> None:
+        """Say what came of the work; the event log keeps it when the message is completed.
+
+        Only queues of Leasehold keep it; with others it is dropped.
+
+        Args:
+            output: What JSON can say, of some 16,000 bytes at most.
+
+        Raises:
+            TypeError: JSON cannot say it.
+            ValueError: It is too large.
+        """
+        result = {"output": output}
+        size = size_of(result)
+        if size > MAX_RESULT_BYTES:
+            raise ValueError(
+                f"the result has {size:,} bytes as JSON, and {MAX_RESULT_BYTES:,} are kept: keep "
+                "it elsewhere, and give where it is"
+            )
+        self._result = result
+
+    def set_stages(self, output: Any, stages: Sequence[Mapping[str, Any]]) -> None:
+        """Say what came of the stages of the work, and of the last of them.
+
+        What is too large is left out: first the output, of which the size is kept, then the stages.
+
+        Args:
+            output: The last state, which is what JSON can say.
+            stages: Name, beginning, seconds, attempts and outcome of each.
+        """
+        result = {"stages": stages, "output": output}
+        if size_of(result) > MAX_RESULT_BYTES:
+            result = {"stages": stages, "output_bytes": size_of(output)}
+        if size_of(result) > MAX_RESULT_BYTES:
+            del result["stages"]
+        self._result = result
+
     def extend(self, visibility_timeout_s: int) -> None:
         """Ask for a lease of at least that length; renewals that come later do not shorten it.
 
@@ -319,3 +364,16 @@ def _joined(before: Saved | None, state: Any, stage: str | None, fraction: float
         state=before.state if state is KEEP else state,
         fraction=before.fraction if fraction is None else fraction,
     )
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes of a value as JSON without blanks.
+
+    Raises:
+        TypeError: JSON cannot say it.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        return len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a result must be what JSON can say: {error}") from error

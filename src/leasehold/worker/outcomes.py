@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from leasehold.worker.adapters.protocol import (
     CountsFailures,
@@ -54,6 +54,8 @@ class Outcome(NamedTuple):
     fault: Fault | None = None
     delay_s: float | None = None
     """After a failure: what the handler wants."""
+    result: Any = None
+    """Of work that is done in another process: what came of it, as the handler said."""
 
 
 DONE: Final = Outcome(Kind.DONE)

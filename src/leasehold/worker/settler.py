@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -204,7 +205,7 @@ class Settler:
             else:
                 buries.append(work)
         if completes:
-            leases = [_lease(work) for work in completes]
+            leases = [_done(work) for work in completes]
             self._take_note(completes, self._results(self._client.complete, leases, completes))
         if gives:
             releases = [
@@ -432,3 +433,12 @@ def _lease(work: Work) -> Lease:
     if work.lease is None:
         raise RuntimeError("it is not being settled")
     return work.lease
+
+
+def _done(work: Work) -> Lease:
+    """Return the lease of a message whose work is done, with what came of it."""
+    lease, outcome, message = _lease(work), work.outcome, work.message
+    result = None if outcome is None else outcome.result
+    if result is None and message is not None:
+        result = message.result
+    return lease if result is None else replace(lease, result=result)

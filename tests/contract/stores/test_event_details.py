@@ -263,3 +263,41 @@ def test_a_trace_and_an_error(asker: Asker) -> None:
     asker.release(asker.receive_one(), Outcome.FAILED, error=REPORT, delay_s=0)
     released = asker.events(after)[-1]
     assert (told(released), released.trace_id) == (("KeyError", "f00d", "no such codec"), TRACE_ID)
+
+
+# --- what came of the work ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 12])
+def test_the_result_of_a_complete(asker: Asker, many: int) -> None:
+    """The event has it, whichever way a run of completes takes, and nothing else changes."""
+    for number in range(many):
+        detail = Detail(group_id="g", message_type="clip") if number % 2 else NO_DETAIL
+        asker.put(detail=detail)
+    leases = asker.receive(many)
+    after = asker.last_seq()
+    commands = [
+        asker.complete_command(each)._replace(result=None if number % 3 else f"[{number}]")
+        for number, each in enumerate(leases)
+    ]
+    assert asker.batch(*commands) == [c.DONE] * many
+    events = {event.message_id: event for event in asker.events(after)}
+    for number, lease in enumerate(leases):
+        event = events[lease.message.message_id]
+        assert event.type == EventType.COMPLETED
+        assert event.result == (None if number % 3 else f"[{number}]")
+        assert event.group_id == lease.message.detail.group_id
+        assert event.actor is None
+
+
+def test_a_refused_complete_has_no_result(asker: Asker) -> None:
+    """What another worker does, or has done, again is no result of this one."""
+    asker.put()
+    lease = asker.receive_one(lease_s=10)
+    asker.clock.advance(s=20)
+    asker.receive_one()
+    after = asker.last_seq()
+    asker.ask(asker.complete_command(lease)._replace(result="{}"))
+    assert [(event.type, event.result) for event in asker.events(after)] == [
+        (EventType.REFUSED, None)
+    ]

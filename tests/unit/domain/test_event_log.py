@@ -99,9 +99,13 @@ def test_events_are_collected_in_order() -> None:
         ((None, None, "1" * 32), {"trace_id": "1" * 32}),
         ((None, None, None, "acme"), {"group_id": "acme"}),
         ((None, None, None, None, "key:shop/1"), {"actor": "key:shop/1"}),
-        (("clip", None, None, "acme", None, "news"), {"message_type": "clip", "group_id": "acme"}),
+        ((None, None, None, None, None, "{}"), {"result": "{}"}),
+        (
+            ("clip", None, None, "acme", None, None, "news"),
+            {"message_type": "clip", "group_id": "acme"},
+        ),
     ],
-    ids=["at first", "types", "errors", "traces", "groups", "actors", "newer"],
+    ids=["at first", "types", "errors", "traces", "groups", "actors", "results", "newer"],
 )
 def test_events_of_all_versions(ending: tuple[Any, ...], expected: dict[str, str]) -> None:
     """Each version has more at the end than the one before, and what came later is none."""
@@ -110,7 +114,7 @@ def test_events_of_all_versions(ending: tuple[Any, ...], expected: dict[str, str
     of, (plain,) = recorder.take()
     event = event_of(9, 0, NOW, of[0], (*plain, *ending))
     later = {"message_type", "error_type", "error_fingerprint", "error", "trace_id", "group_id"}
-    later.add("actor")
+    later |= {"actor", "result"}
     found = {name: getattr(event, name) for name in later}
     nothing: dict[str, Any] = dict.fromkeys(later)
     assert found == {**nothing, **expected}

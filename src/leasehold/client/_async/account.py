@@ -22,6 +22,7 @@ from leasehold.client.models import (
     Beat,
     CancelNotice,
     Committed,
+    Completion,
     Event,
     EventPage,
     Faults,
@@ -175,7 +176,7 @@ class AsyncAccountPart:
         self,
         *,
         send: Iterable[Outgoing] = (),
-        complete: Iterable[ReceivedMessage | LeaseRef] = (),
+        complete: Iterable[ReceivedMessage | LeaseRef | Completion] = (),
         release: Iterable[GiveBack] = (),
         renew: Iterable[Renewal] = (),
         publish: Iterable[str] = (),
@@ -187,7 +188,8 @@ class AsyncAccountPart:
 
         Args:
             send: Messages to put, each with its queue.
-            complete: Leased messages whose work is done, as they were received.
+            complete: Leased messages whose work is done, as they were received; a
+                :class:`~leasehold.client.models.Completion` also tells what came of it.
             release: Leased messages to give back.
             renew: Leases to renew.
             publish: Names of transactions to publish, whole.

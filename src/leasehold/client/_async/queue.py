@@ -28,6 +28,7 @@ from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
     NEXT_GROUP,
+    Completion,
     ErrorReport,
     GiveBack,
     GroupHold,
@@ -288,17 +289,21 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         parts = calls.renewal_calls(self._path, renewals, atomic=atomic)
         return await self._in_turn(parts, answers.renewed_each, timeout_s)
 
-    async def complete(self, message: Leased) -> None:
+    async def complete(self, message: Leased, *, result: Any = None) -> None:
         """Remove a message whose work is done.
 
         Args:
             message: Whatever has its ``id`` and ``receipt``.
+            result: What came of the work, for the event log: what JSON can say, of at most 16,384
+                bytes. None: nothing.
 
         Raises:
             LeaseLost: Another worker has it by now, and will do the work again.
             MessageNotFound: It is gone already. Not raised where an earlier try of this very call
                 got no answer and may have completed it.
         """
+        if result is not None:
+            message = Completion(LeaseRef(message.id, message.receipt), result)
         answers.only(await self.complete_many([message]))
 
     async def complete_many(
@@ -310,8 +315,8 @@ class AsyncQueueHandle(AsyncQueueAdmin):
     ) -> list[ServerProblem | None]:
         """Complete many messages; the result is None for each that is done.
 
-        See :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest,
-        :meth:`put_many`.
+        A :class:`~leasehold.client.models.Completion` among them tells what came of the work. See
+        :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest, :meth:`put_many`.
         """
         parts = calls.settling_calls(
             self._path, "complete", messages, calls.completion, atomic=atomic

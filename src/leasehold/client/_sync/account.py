@@ -23,6 +23,7 @@ from leasehold.client.models import (
     Beat,
     CancelNotice,
     Committed,
+    Completion,
     Event,
     EventPage,
     Faults,
@@ -176,7 +177,7 @@ class AccountPart:
         self,
         *,
         send: Iterable[Outgoing] = (),
-        complete: Iterable[ReceivedMessage | LeaseRef] = (),
+        complete: Iterable[ReceivedMessage | LeaseRef | Completion] = (),
         release: Iterable[GiveBack] = (),
         renew: Iterable[Renewal] = (),
         publish: Iterable[str] = (),
@@ -188,7 +189,8 @@ class AccountPart:
 
         Args:
             send: Messages to put, each with its queue.
-            complete: Leased messages whose work is done, as they were received.
+            complete: Leased messages whose work is done, as they were received; a
+                :class:`~leasehold.client.models.Completion` also tells what came of it.
             release: Leased messages to give back.
             renew: Leases to renew.
             publish: Names of transactions to publish, whole.

@@ -29,6 +29,7 @@ from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
     NEXT_GROUP,
+    Completion,
     ErrorReport,
     GiveBack,
     GroupHold,
@@ -285,17 +286,21 @@ class QueueHandle(QueueAdmin):
         parts = calls.renewal_calls(self._path, renewals, atomic=atomic)
         return self._in_turn(parts, answers.renewed_each, timeout_s)
 
-    def complete(self, message: Leased) -> None:
+    def complete(self, message: Leased, *, result: Any = None) -> None:
         """Remove a message whose work is done.
 
         Args:
             message: Whatever has its ``id`` and ``receipt``.
+            result: What came of the work, for the event log: what JSON can say, of at most 16,384
+                bytes. None: nothing.
 
         Raises:
             LeaseLost: Another worker has it by now, and will do the work again.
             MessageNotFound: It is gone already. Not raised where an earlier try of this very call
                 got no answer and may have completed it.
         """
+        if result is not None:
+            message = Completion(LeaseRef(message.id, message.receipt), result)
         answers.only(self.complete_many([message]))
 
     def complete_many(
@@ -307,8 +312,8 @@ class QueueHandle(QueueAdmin):
     ) -> list[ServerProblem | None]:
         """Complete many messages; the result is None for each that is done.
 
-        See :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest,
-        :meth:`put_many`.
+        A :class:`~leasehold.client.models.Completion` among them tells what came of the work. See
+        :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest, :meth:`put_many`.
         """
         parts = calls.settling_calls(
             self._path, "complete", messages, calls.completion, atomic=atomic

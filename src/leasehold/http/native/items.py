@@ -21,6 +21,7 @@ from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unav
 from leasehold.domain.limits import (
     MAX_GROUP_ID,
     MAX_ITEMS,
+    MAX_RESULT_BYTES,
     MAX_SAVED_BYTES,
     NATIVE,
     NEVER,
@@ -267,9 +268,28 @@ def saved_of(field: str, raw: msgspec.Raw) -> str:
     Raises:
         Refused: It cannot be read as JSON, also by readers deeper in their stack, or is too large.
     """
+    text = _plain_json(
+        field, raw, MAX_SAVED_BYTES, "save less, or keep it elsewhere and save where"
+    )
+    return REMOVE_SAVED if text is None else text
+
+
+def result_of(field: str, raw: msgspec.Raw | msgspec.UnsetType) -> str | None:
+    """Return what a holder says came of its work, without blanks; None for nothing.
+
+    Raises:
+        Refused: As for :func:`saved_of`.
+    """
+    if not raw:
+        return None
+    hint = "give less, or keep it elsewhere and give where"
+    return _plain_json(field, raw, MAX_RESULT_BYTES, hint)
+
+
+def _plain_json(field: str, raw: msgspec.Raw, most: int, hint: str) -> str | None:
     text = bytes(raw)
     if text == b"null":
-        return REMOVE_SAVED
+        return None
     if _is_too_deep(text):
         raise invalid(field, f"`{field}` cannot be read as JSON: it is nested too deeply.")
     try:
@@ -280,13 +300,9 @@ def saved_of(field: str, raw: msgspec.Raw) -> str:
             field, f"`{field}` cannot be read as JSON: {why_unreadable(error)}."
         ) from None
     size = len(compact.encode())
-    if size > MAX_SAVED_BYTES:
+    if size > most:
         raise out_of_range(
-            field,
-            size,
-            (0, MAX_SAVED_BYTES),
-            "The figures are bytes of JSON without blanks: save less, or keep it elsewhere and "
-            "save where it is.",
+            field, size, (0, most), f"The figures are bytes of JSON without blanks: {hint} it is."
         )
     return compact
 

@@ -42,6 +42,7 @@ from leasehold.http.native.items import (
     body_of,
     expiry,
     read_put,
+    result_of,
     saved_of,
     show_put,
     trace_of,
@@ -335,9 +336,23 @@ async def complete(call: Call) -> Response:
 def _read_completions(call: Call) -> tuple[Items, bool | None]:
     request = _COMPLETE.read(call)
     items = Items("$.items", request.items)
+    commands = items.commands
     account, queue = call.account, call.queue
-    items.commands = [Complete(account, queue, item.id, item.receipt) for item in request.items]
+    for number, item in enumerate(request.items):
+        try:
+            commands.append(read_complete(item, account, queue))
+        except Refused as refused:
+            items.refuse(number, refused)
     return items, request.atomic
+
+
+def read_complete(item: CompleteItem, account: str, queue: str) -> Complete:
+    """Return the command that completes one message.
+
+    Raises:
+        Refused: Its result will not do. The field is named as within the item.
+    """
+    return Complete(account, queue, item.id, item.receipt, result_of("result", item.result))
 
 
 def show_completion(command: Complete, _: object) -> CompleteResult:

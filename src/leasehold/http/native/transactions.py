@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from leasehold.auth.types import Operation
-from leasehold.domain.commands import Complete, Put
+from leasehold.domain.commands import Put
 from leasehold.domain.errors import NotDone, Unavailable
 from leasehold.domain.limits import (
     DEFAULT_STAGING_TIMEOUT_S,
@@ -48,6 +48,7 @@ from leasehold.http.native.call import (
 from leasehold.http.native.errors import Refused, invalid, out_of_range
 from leasehold.http.native.items import ItemCommand, Items, PutReader, show_put
 from leasehold.http.native.messages import (
+    read_complete,
     read_release,
     read_renew,
     show_completion,
@@ -288,9 +289,9 @@ def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
     def read_send(item: messages.QueuedPut) -> ItemCommand:
         return reader.read_one(item, os.urandom(ENTROPY_BYTES))
 
-    def read_complete(item: messages.QueuedComplete) -> ItemCommand:
+    def read_completed(item: messages.QueuedComplete) -> ItemCommand:
         reader.limit_of(item.queue)
-        return Complete(account, item.queue, item.id, item.receipt)
+        return read_complete(item, account, item.queue)
 
     def read_released(item: messages.QueuedRelease) -> ItemCommand:
         reader.limit_of(item.queue)
@@ -301,7 +302,7 @@ def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
 
     readers: dict[str, Callable[[Any], ItemCommand]] = {
         "send": read_send,
-        "complete": read_complete,
+        "complete": read_completed,
         "release": read_released,
         "renew": read_renewed,
     }

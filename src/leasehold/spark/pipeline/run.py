@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
@@ -39,7 +40,7 @@ from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
@@ -91,6 +92,9 @@ class RunSettings:
     show: Show = "auto"
     """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
     on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
+    results: bool = True
+    """Have the event log keep what came of each message: the last state, and how long which stage
+    took; read it with ``option("view", "results")``. Only queues of Leasehold do."""
     tracing: bool = False
     """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
     OpenTelemetry's own variables."""
@@ -233,6 +237,13 @@ class PipelineRun:
             return self._last
         return self._looked()
 
+    def results(self) -> DataFrame:
+        """Return what has become of messages since it began: a batch read of the view results."""
+        place = {"queueName": self._spec.queue, "startingSeq": str(self._newest or 0)}
+        if self._spec.connection:
+            place["connectionString"] = self._spec.connection
+        return self._spark.read.format("leasehold").options(view="results", **place).load()
+
     def result(self) -> Report:
         """Wait until it is over, and return what was done.
 
@@ -293,7 +304,7 @@ class PipelineRun:
         self._plan = Plan(
             name=self._pipeline.name,
             stage_names=names,
-            make_stages=self._pipeline.stages,
+            make_stages=partial(self._pipeline.stages, results=settings.results),
             batch_rows=self._pipeline.batch_rows,
             queue=self._spec,
             address=collector.address,
@@ -544,13 +555,17 @@ class Pipeline:
         """Messages that the largest batch of a stage has; 0: no stage works on batches."""
         return max((each.rows for each in self._declared if each.batch), default=0)
 
-    def stages(self, hooks: Iterable[StageHooks] = ()) -> Stages:
+    def stages(self, hooks: Iterable[StageHooks] = (), *, results: bool = False) -> Stages:
         """Return the handler for a worker; each process needs its own.
+
+        Args:
+            hooks: Hear of what happens.
+            results: Have the event log keep what came of each message.
 
         Raises:
             ValueError: There is no stage, or a name or a version leads nowhere.
         """
-        made = self._made(self._declared, hooks)
+        made = self._made(self._declared, hooks, results=results)
         for version, migrate in self._migrations.items():
             made.migration(version)(migrate)
         _ = made.layout
@@ -584,9 +599,15 @@ class Pipeline:
         """
         return PipelineRun(self, spark, RunSettings(**settings)).run()
 
-    def _made(self, declared: Iterable[_Declared], hooks: Iterable[StageHooks]) -> Stages:
+    def _made(
+        self, declared: Iterable[_Declared], hooks: Iterable[StageHooks], *, results: bool = False
+    ) -> Stages:
         made = Stages(
-            version=self._version, renamed=self._renamed, older=self._older, hooks=tuple(hooks)
+            version=self._version,
+            renamed=self._renamed,
+            older=self._older,
+            results=results,
+            hooks=tuple(hooks),
         )
         for each in declared:
             run = each.run

@@ -142,7 +142,7 @@ class MessageHandlers:
         """Remove a message whose work is done."""
         table, row_key, message = self._tables.acting(command)
         self._tables.take(table, row_key)
-        self._tables.note(EventType.COMPLETED, table, message)
+        self._tables.note(EventType.COMPLETED, table, message, result=command.result)
         return c.DONE
 
     def release(self, command: c.Release) -> c.Result:

@@ -314,11 +314,12 @@ class Tables:
         reason: str | None = None,
         target: str | None = None,
         error: ErrorReport | None = None,
+        result: str | None = None,
     ) -> None:
         """Record what happened to a message, which is as it is after that, or to a queue."""
         if table.queue.settings.event_log:
             of = table.queue.account, table.queue.name
-            self.log.add(kind, *of, message, reason, target, error)
+            self.log.add(kind, *of, message, reason, target, error, result)
 
     def note_group(
         self,

@@ -638,7 +638,9 @@ class CompleteVerb:
                 group_id = None if detail is None else along_in_json(detail).group_id
                 entry.turns.free(group_id)
             if entry.logged:
-                log.add_one(EventType.COMPLETED, entry, command.message_id, *gone[2:])
+                log.add_one(
+                    EventType.COMPLETED, entry, command.message_id, *gone[2:], command.result
+                )
             results.append(c.DONE)
         return results
 
@@ -651,7 +653,7 @@ class CompleteVerb:
         plans: list[Completion | None] = []
         entries: list[Entry | None] = []
         entry, of = None, ("", "")
-        for account, queue, message_id, receipt in run:
+        for account, queue, message_id, receipt, _ in run:
             if (account, queue) != of:
                 entry, of = state.catalog.find(account, queue), (account, queue)
             entries.append(entry)
@@ -733,7 +735,7 @@ class CompleteVerb:
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
         uncount(self._state, entry, message.visible_at_ms, message.phase, held)
         free_group(entry, message)
-        self._state.log.add(EventType.COMPLETED, entry, message)
+        self._state.log.add(EventType.COMPLETED, entry, message, result=command.result)
         return c.DONE
 
 

@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 
 from leasehold.domain.claims import Claim
-from leasehold.domain.events import Core, encodable, ending_of, more_of, signed, trace_id_of
+from leasehold.domain.events import (
+    Core,
+    encodable,
+    ending_of,
+    more_of,
+    signed,
+    trace_id_of,
+    with_result,
+)
 from leasehold.domain.model import NO_DETAIL, ErrorReport, GroupHalt, Message
 from leasehold.stores.sql.catalog import Entry, priority_of
 from leasehold.stores.sql.plain_json import along_in_json
@@ -182,10 +190,11 @@ class Recorder:
         reason: str | None = None,
         target: str | None = None,
         error: ErrorReport | None = None,
+        result: str | None = None,
     ) -> None:
         """Record what happened to a message, which is as it is after that.
 
-        *error* is what was said about the attempt that has ended with it.
+        *error* is what was said about the attempt that has ended with it, *result* what came of it.
         """
         if entry.logged:
             queue = entry.queue
@@ -203,6 +212,8 @@ class Recorder:
             detail = message[13]
             if detail is not NO_DETAIL:
                 recorded += more_of(detail, error)
+            if result is not None:
+                recorded = with_result(recorded, result)
             self._events.append(recorded)
             self._count += 1
 
@@ -215,16 +226,19 @@ class Recorder:
         priority: int,
         session: str | None,
         detail: str | None,
+        result: str | None = None,
     ) -> None:
         """Record what happened to a message that was not made a Message of."""
         queue = entry.queue
         number = self._number(queue.account, queue.name)
-        plain = (kind, number, message_id, core, priority, session, None, None, None)
-        if detail is None:
-            self._events.append(plain)
-        else:
+        recorded: tuple[Any, ...]
+        recorded = (kind, number, message_id, core, priority, session, None, None, None)
+        if detail is not None:
             message_type, trace_id, group_id = _along_in(detail)
-            self._events.append((*plain, *ending_of(message_type, None, trace_id, group_id)))
+            recorded += ending_of(message_type, None, trace_id, group_id)
+        if result is not None:
+            recorded = with_result(recorded, result)
+        self._events.append(recorded)
         self._count += 1
 
     def add_many(  # noqa: PLR0913, PLR0917 - as above

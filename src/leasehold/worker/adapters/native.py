@@ -14,6 +14,7 @@ from leasehold.client.errors import LeaseholdClientError, MessageNotFound, OutOf
 from leasehold.client.handles import Session
 from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
+    Completion,
     ErrorReport,
     GiveBack,
     LeaseRef,
@@ -235,9 +236,9 @@ class NativeQueue(Adapter):
         Of those that are not there any more the first few are looked up: one that was set aside
         is a :class:`SetAside`. It takes a request each, and the right to peek.
         """
-        refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
+        done = [_completion(each) for each in leases]
         try:
-            found = self._queue.complete_many(refs, timeout_s=timeout_s)
+            found = self._queue.complete_many(done, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:
             return _rest(_so_far(error), queue_error(error), len(leases))
         results = [_refusal(each) for each in found]
@@ -623,3 +624,8 @@ def _result(found: RenewedAnswer | Exception) -> RenewedAnswer | BaseException:
     if isinstance(found, OutOfRange) and (found.field or "").endswith(".saved"):
         return BodyTooLarge(str(found))
     return queue_error(found) if isinstance(found, Exception) else found
+
+
+def _completion(lease: Lease) -> LeaseRef | Completion:
+    ref = LeaseRef(lease.message_id, lease.receipt)
+    return ref if lease.result is None else Completion(ref, lease.result)

@@ -64,6 +64,8 @@ class Lease:
 
     message_id: str
     receipt: str = field(repr=False)
+    result: Any = field(default=None, repr=False)
+    """For :meth:`QueueClient.complete`: what came of the work, for services that keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from leasehold.clock import Clock, SystemClock
 from leasehold.spans import DESTINATION, MESSAGE_ID, fail, is_used, tracer_of
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient, Saved
 from leasehold.worker.message import Message
@@ -25,7 +26,17 @@ from leasehold.worker.stages.declared import (
     make_stage,
     split_label,
 )
-from leasehold.worker.stages.run import Call, Durations, Run, Save, Step, Steps, Telling, Watch
+from leasehold.worker.stages.run import (
+    Call,
+    Durations,
+    Run,
+    Save,
+    Step,
+    Steps,
+    Telling,
+    Trail,
+    Watch,
+)
 from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker.stages")
@@ -77,8 +88,12 @@ class Stages:
             aside.
         save_end: Also save that all is done, before the message is completed: a holder that dies
             in between leaves nothing to be repeated. Costs one more request for each message.
+        results: Have the event log keep what came of each message: the last state, and how long
+            which stage took; see :meth:`leasehold.worker.Message.set_result`. Some 100 bytes for
+            each stage, and no request.
         hooks: Hear of what happens.
         time: That stages are measured by.
+        clock: For the times in results; None: the machine's.
         name: For people, metrics and logs. None: the name in its module, as for a function.
     """
 
@@ -89,8 +104,10 @@ class Stages:
         renamed: Mapping[str, str] | None = None,
         older: Older = "restart",
         save_end: bool = False,
+        results: bool = False,
         hooks: Iterable[StageHooks] = (),
         time: Time | None = None,
+        clock: Clock | None = None,
         name: str | None = None,
     ) -> None:
         self._name = name
@@ -98,6 +115,7 @@ class Stages:
         self._renamed = dict(renamed or {})
         self._older: Older = older
         self._save_end = save_end
+        self._clock = (clock or SystemClock()) if results else None
         self._hooks = tuple(hooks)
         self._time = time or SystemTime()
         self._stages: list[Stage] = []
@@ -280,6 +298,7 @@ class Stages:
             durations=self._durations,
             watch=self._watch,
             time=self._time,
+            trail=None if self._clock is None else Trail(self._clock),
         )
 
     def check_queue(self, client: QueueClient) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.clock import Clock
 from leasehold.domain.wording import times_of
 from leasehold.worker.adapters.protocol import BodyTooLarge, NotSupported, Saved, Unreachable
 from leasehold.worker.errors import Poison, WorkerError
@@ -74,6 +75,8 @@ class Run:
     durations: Durations
     watch: Watch
     time: Time
+    trail: Trail | None = None
+    """Takes note of the stages, for the result; None: there is to be none."""
 
     def steps(self) -> Steps:
         """Go through the stages that are left."""
@@ -85,6 +88,8 @@ class Run:
         resumed = self.message.dequeue_count > 1
         for _ in range(_MOST_STAGES):
             if place >= len(self.stages):
+                if self.trail is not None:
+                    self.message.set_stages(state, self.trail.stages)
                 return
             stage = self.stages[place]
             seen = StageMessage(self.message, self.layout, place, state, resumed=resumed)
@@ -119,6 +124,8 @@ class Run:
             if stage.when is None or stage.when(self.message, state):
                 break
             self.telling.tell("skipped", self.message, stage.name)
+            if self.trail is not None:
+                self.trail.skipped(stage.name)
             place += 1
         return place
 
@@ -148,6 +155,8 @@ class Run:
         stoppable = isinstance(stage.timeout_s, int | float)
         watched = self._watched(stage, seen, stoppable=stoppable)
         began_s = self.time.monotonic_s()
+        if self.trail is not None:
+            self.trail.begun(stage.name, seen.attempt)
         try:
             # Whatever a failed attempt does to the state must not reach the next one.
             state = as_json(seen.state) if stage.retries else seen.state
@@ -155,7 +164,9 @@ class Run:
         finally:
             if watched is not None:
                 watched.end()
-        took_s = self.time.monotonic_s() - began_s
+            took_s = self.time.monotonic_s() - began_s
+            if self.trail is not None:
+                self.trail.ended(took_s)
         self.durations.add(stage.name, took_s)
         self.telling.tell("finished", self.message, stage.name, took_s)
         return returned
@@ -187,6 +198,48 @@ class Run:
             if stage.must_save:
                 raise
             self.telling.not_saved(self.message, saved.stage or "", error)
+
+
+class Trail:
+    """The stages of one delivery that is done, as its result has them.
+
+    Args:
+        clock: Gives the times.
+    """
+
+    __slots__ = ("_clock", "stages")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.stages: list[dict[str, Any]] = []
+        """In order: ``stage``, ``began_at_ms``, ``seconds`` with all attempts, ``attempts``, and as
+        ``outcome`` done or skipped."""
+
+    def begun(self, stage: str, attempt: int) -> None:
+        """Note that an attempt begins: the first adds the stage."""
+        if attempt == 1:
+            self._add(stage, "done")
+        self.stages[-1]["attempts"] = attempt
+
+    def ended(self, took_s: float) -> None:
+        """Note that it has ended, be it with an error: then another follows, or no result does."""
+        self.stages[-1]["seconds"] = round(self.stages[-1]["seconds"] + took_s, 3)
+
+    def skipped(self, stage: str) -> None:
+        """Note that a stage is not done."""
+        self._add(stage, "skipped")
+
+    def _add(self, stage: str, outcome: str) -> None:
+        began_at_ms = self._clock.now_ms()
+        self.stages.append(
+            {
+                "stage": stage,
+                "began_at_ms": began_at_ms,
+                "seconds": 0.0,
+                "attempts": 0,
+                "outcome": outcome,
+            }
+        )
 
 
 # --- telling -----------------------------------------------------------------------------------
