@@ -116,6 +116,20 @@ def choice(*values: str, **also: str) -> Callable[[str], str]:
     return read
 
 
+def _from_the_start(text: str) -> str:
+    """Return where a stream begins: with all that its queue has.
+
+    Raises:
+        ValueError: It is another place, as Kafka has them.
+    """
+    if text.strip().lower() != "earliest":
+        raise ValueError(
+            "earliest. A queue has no offsets to begin at: a stream takes every message that is "
+            "there. To take only what comes from now on, purge the queue before the first start"
+        )
+    return "earliest"
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return names that stand between commas."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
@@ -198,7 +212,14 @@ def _option(  # noqa: PLR0913 - keyword-only, one line of the table
 
 OPTIONS: Final = (
     # Where
-    _option("queueName", plain, None, "The queue.", kinds=_BOTH, aliases=("queue", "path")),
+    _option(
+        "queueName",
+        plain,
+        None,
+        "The queue.",
+        kinds=_BOTH,
+        aliases=("queue", "path", "topic", "subscribe"),
+    ),
     _option(
         "connectionString",
         plain,
@@ -254,6 +275,7 @@ OPTIONS: Final = (
         whole(1, 1_000_000),
         50_000,
         "Maximum number of messages in a micro-batch.",
+        aliases=("maxOffsetsPerTrigger",),
     ),
     _option(
         "maxBytesPerTrigger",
@@ -267,6 +289,7 @@ OPTIONS: Final = (
         whole(0, 1_000_000),
         0,
         "Wait for this many messages, but no longer than maxTriggerDelay.",
+        aliases=("minOffsetsPerTrigger",),
     ),
     _option(
         "maxTriggerDelay", seconds(0, 86_400), 900.0, "Longest wait for minMessagesPerTrigger."
@@ -283,12 +306,19 @@ OPTIONS: Final = (
         None,
         "In how many parts a micro-batch is read. Default: one for each 5,000 messages, at most "
         "the driver's processors, 2 to 16.",
+        aliases=("minPartitions",),
     ),
     _option(
         "wholeGroups",
         truth,
         False,
         "Put all messages of a group in a micro-batch into one task.",
+    ),
+    _option(
+        "startingOffsets",
+        _from_the_start,
+        "earliest",
+        "As in Kafka, of which a queue knows this one: a stream begins with what is there.",
     ),
     _option("prefetchClaim", truth, True, "Open the next claim while this one is processed."),
     # Leases
@@ -432,14 +462,13 @@ OPTIONS: Final = (
 _ELSEWHERE: Final = {
     "fetchparallelism": "numPartitions",
     "maxfilespertrigger": "maxMessagesPerTrigger",
-    "maxoffsetspertrigger": "maxMessagesPerTrigger",
-    "minoffsetspertrigger": "minMessagesPerTrigger",
-    "minpartitions": "numPartitions",
+    "groupidprefix": "streamId",
+    "kafka.bootstrap.servers": "endpoint",
+    "kafka.group.id": "streamId",
     "queueurl": "queueName",
     "sqslongpollingwaittimeseconds": "waitSeconds",
     "sqsurl": "queueName",
-    "subscribe": "queueName",
-    "topic": "queueName",
+    "subscribepattern": "queueName",
 }
 """What sources and sinks of Kafka, SQS and abs-aqs call an option, in lower case, and its name
 here."""

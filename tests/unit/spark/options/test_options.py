@@ -35,8 +35,8 @@ def test_names_are_read_without_regard_to_case() -> None:
         ("maxMesagesPerTrigger", "Did you mean maxMessagesPerTrigger?"),
         ("stream_id", "Did you mean streamId?"),
         ("visibilitytimout", "Did you mean visibilityTimeout?"),
-        ("maxOffsetsPerTrigger", "Did you mean maxMessagesPerTrigger?"),
-        ("subscribe", "Did you mean queueName?"),
+        ("kafka.group.id", "Did you mean streamId?"),
+        ("subscribePattern", "Did you mean queueName?"),
         ("txnId", "It is an option of a write."),
         ("zzz", "there is no option zzz for a read.$"),
     ],
@@ -194,3 +194,30 @@ def test_options_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
     assert {each.name for each in OPTIONS if each.is_secret} == {"connectionString", "credential"}
     assert dataclasses.is_dataclass(parsed)
+
+
+def test_options_of_kafka_are_known() -> None:
+    """Those that mean the same have Kafka's name as well."""
+    options = read_options(
+        {
+            "subscribe": "orders",
+            "maxOffsetsPerTrigger": "10",
+            "minOffsetsPerTrigger": "5",
+            "minPartitions": "4",
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+        }
+    )
+    assert options.queue == "orders"
+    assert options.max_messages_per_trigger == 10
+    assert options.min_messages_per_trigger == 5
+    assert options.num_partitions == 4
+    assert not options.fail_on_data_loss
+    assert write_options({"topic": "orders"}).place.queue == "orders"
+
+
+@pytest.mark.parametrize("text", ["latest", '{"orders": {"0": 23}}'])
+def test_a_stream_begins_with_what_is_there(text: str) -> None:
+    """A queue has no other place to begin at, and the error says what to do."""
+    with pytest.raises(BadOption, match="purge the queue"):
+        read_options({"queueName": "orders", "startingOffsets": text})
