@@ -10,7 +10,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from examples.stateful.processors import FirstOfEach, Payments, Sessions
 from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,10 @@ def main() -> None:
     given = parser.parse_args()
     # The memory of a small driver; in production leave it out.
     memory = os.environ.get("DRIVER_MEMORY", "1g")
-    conf = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, "spark.driver.memory": memory}
+    conf: dict[str, Any] = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.driver.memory": memory,
+    }
     with local_session(cores=2, **conf) as spark:
         results = QUERIES[given.name](spark)
         bodies = (

@@ -11,14 +11,14 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 REDACTION = "spark.sql.redaction.options.regex"
 PAGES = ("environment/", "jobs/", "stages/", "executors/", "SQL/", "StreamingQuery/")
 REPORTS = ("environment", "jobs", "stages", "allexecutors", "sql?details=true&length=100")
 
 
-def explained(frame, mode=True):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - short
+def explained(frame: DataFrame, mode: bool | str = True) -> str:
     """Return what explain prints."""
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
