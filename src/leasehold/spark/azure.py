@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from leasehold.domain.model import DEFAULT_PRIORITY
@@ -28,6 +27,7 @@ from leasehold.spark.options import BadOption, BadRecord, Place, ReadOptions, lo
 from leasehold.spark.stream.consumer import part_count
 from leasehold.spark.stream.decoding import Decoder
 from leasehold.spark.stream.keeper import end_on_sigterm, outlast_sigterm
+from leasehold.spark.stream.releases import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from leasehold.worker.adapters.protocol import (
     Delivery,
     Depth,
@@ -470,6 +470,14 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = rows.num_rows * part // count, rows.num_rows * (part + 1) // count
             parts.append(TaskRows(_stream_of(rows.slice(first, last - first)), is_once))
         return parts
+
+    def offset_before(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return where the micro-batch begins that ends at *end*."""
+        return {_OFFSET: _batch_in(end) - 1}
+
+    def with_identity(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return an offset as it is: no listener settles these."""
+        return end
 
     def commit(self, end: dict[str, Any]) -> None:
         """Complete what ends at *end*; it is called a micro-batch late."""

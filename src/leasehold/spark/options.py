@@ -91,7 +91,14 @@ def _option(  # noqa: PLR0913 - keyword-only, one line of the table
 
 OPTIONS: Final = (
     # Where
-    _option("queueName", plain, None, "The queue.", kinds=_BOTH, aliases=("queue", "path")),
+    _option(
+        "queueName",
+        plain,
+        None,
+        "The queue.",
+        kinds=_BOTH,
+        aliases=("queue", "path", "topic", "subscribe"),
+    ),
     _option(
         "connectionString",
         plain,
@@ -148,6 +155,7 @@ OPTIONS: Final = (
         whole(1, 1_000_000),
         50_000,
         "Maximum number of messages in a micro-batch.",
+        aliases=("maxOffsetsPerTrigger",),
     ),
     _option(
         "maxBytesPerTrigger",
@@ -161,6 +169,7 @@ OPTIONS: Final = (
         whole(0, 1_000_000),
         0,
         "Wait for this many messages, but no longer than maxTriggerDelay.",
+        aliases=("minOffsetsPerTrigger",),
     ),
     _option(
         "maxTriggerDelay", seconds(0, 86_400), 900.0, "Longest wait for minMessagesPerTrigger."
@@ -177,6 +186,7 @@ OPTIONS: Final = (
         None,
         "In how many parts a micro-batch is read. Default: one for each 5,000 messages, at most "
         "the driver's processors, 2 to 16.",
+        aliases=("minPartitions",),
     ),
     _option(
         "wholeGroups",
@@ -287,7 +297,8 @@ OPTIONS: Final = (
         position,
         None,
         "Events: earliest, latest (streams only) or the number of a batch, which is startingSeq. "
-        "Default: earliest, of streams too. A stream with a checkpoint goes on where it was.",
+        "Default: earliest, of streams too. A stream with a checkpoint goes on where it was. "
+        "Messages: earliest only, as a queue has no offsets.",
     ),
     _option(
         "startingTime",
@@ -354,14 +365,13 @@ OPTIONS: Final = (
 _ELSEWHERE: Final = {
     "fetchparallelism": "numPartitions",
     "maxfilespertrigger": "maxMessagesPerTrigger",
-    "maxoffsetspertrigger": "maxMessagesPerTrigger",
-    "minoffsetspertrigger": "minMessagesPerTrigger",
-    "minpartitions": "numPartitions",
+    "groupidprefix": "streamId",
+    "kafka.bootstrap.servers": "endpoint",
+    "kafka.group.id": "streamId",
     "queueurl": "queueName",
     "sqslongpollingwaittimeseconds": "waitSeconds",
     "sqsurl": "queueName",
-    "subscribe": "queueName",
-    "topic": "queueName",
+    "subscribepattern": "queueName",
 }
 """What sources and sinks of Kafka, SQS and abs-aqs call an option, in lower case, and its name
 here."""
@@ -371,9 +381,7 @@ _OF_SPARK: Final = frozenset({"checkpointlocation", "query name", "queryname"})
 
 _OF_BATCHES: Final = frozenset({"state", "limit", "pushdown", "endingTime", "eventLog"})
 """Of reads, those that say something of batch reads only."""
-_OF_EVENTS: Final = frozenset(
-    {"maxEventsPerTrigger", "startingSeq", "startingOffsets", "startingTime"}
-)
+_OF_EVENTS: Final = frozenset({"maxEventsPerTrigger", "startingSeq", "startingTime"})
 """Of streams, those that say something of the event log only."""
 _OF_MESSAGES: Final = frozenset(
     {
@@ -548,6 +556,12 @@ def refuse_for_streams(options: ReadOptions) -> None:
                 f"option {name} is for the event log (read=events, read=results); a stream of "
                 "messages takes every message of its queue"
             )
+    if not of_log and options.starting_offsets not in {None, "earliest"}:
+        raise BadOption(
+            f"option startingOffsets is {options.starting_offsets!r} and can be earliest: a queue "
+            "has no offsets to begin at, and a stream takes every message that is there. To take "
+            "only what comes from now on, purge the queue before the first start"
+        )
 
 
 NO_TABLES: Final = (

@@ -6,7 +6,6 @@ here has side effects or holds more than options.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
         DataSourceStreamArrowWriter,
         DataSourceStreamReader,
     )
+
+    from leasehold.spark.azure import AzureReader
+    from leasehold.spark.stream.reader import ClaimReader
 
 
 class LeaseholdDataSource(DataSource):
@@ -95,21 +97,19 @@ class LeaseholdDataSource(DataSource):
             raise BadOption("option read=snapshot: a stream reads messages, events or results")
         refuse_for_streams(options)
         _check_columns(options, schema)
-        if find_spec("pyspark.sql.streaming.datasource") is None:
-            # Without the last offset that Spark has written nothing could be settled safely, and
-            # releases before do not tell it.
-            raise BadOption(f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}")
+        from leasehold.spark.stream.releases import TELLS_START, WithoutStart  # noqa: PLC0415
+
         if options.read in OF_LOG:
+            if not TELLS_START:
+                raise BadOption(
+                    f"streams of read={options.read} need PySpark 4.2 or newer, and this is "
+                    f"{pyspark.__version__}"
+                )
             from leasehold.spark.event_stream import EventStreamReader  # noqa: PLC0415
 
             return EventStreamReader(options, schema)
-        if options.service == "azure":
-            from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
-
-            return AzureReader(options, schema)
-        from leasehold.spark.stream.reader import ClaimReader  # noqa: PLC0415
-
-        return ClaimReader(options, schema)
+        reader = _stream_reader(options, schema)
+        return reader if TELLS_START else WithoutStart(reader)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what sends the rows of a table, all together."""
@@ -133,6 +133,16 @@ class LeaseholdDataSource(DataSource):
         if not self.options:
             raise BadOption(f"no option is given. {NO_TABLES}")
         return read_options(self.options)
+
+
+def _stream_reader(options: ReadOptions, schema: StructType) -> AzureReader | ClaimReader:
+    if options.service == "azure":
+        from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
+
+        return AzureReader(options, schema)
+    from leasehold.spark.stream.reader import ClaimReader  # noqa: PLC0415
+
+    return ClaimReader(options, schema)
 
 
 def _check_columns(options: ReadOptions, schema: StructType) -> None:

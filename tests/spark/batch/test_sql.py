@@ -33,7 +33,7 @@ def sql(spark: SparkSession) -> Iterator[Sql]:
     with InProcessServer() as server, server.client() as client:
         client.queue("orders").create()
         yield Sql(spark, client, server.connection_string)
-    for name in ("outbox", "seen"):
+    for name in ("outbox", "seen", "waiting"):
         spark.sql(f"DROP VIEW IF EXISTS {name}")
     spark.sql("DROP TABLE IF EXISTS made")
 
@@ -70,6 +70,18 @@ def test_options_can_be_named_in_each_statement(sql: Sql) -> None:
     sql.rows("CREATE TABLE made (body STRING) USING leasehold")
     sql.rows(f"INSERT INTO made WITH ({sql.given}) VALUES ('one')")
     assert sql.orders.counts().visible == 1
+
+
+def test_a_permanent_view_keeps_the_options_of_its_statement(sql: Sql) -> None:
+    """One table without options serves views of any queue, also of other sessions."""
+    sql.orders.put("one")
+    sql.rows("CREATE TABLE made (body BINARY, state STRING) USING leasehold")
+    sql.rows(
+        "CREATE VIEW waiting AS SELECT string(body), state "
+        f"FROM made WITH ({sql.given}, read = 'snapshot')"
+    )
+    other = sql.spark.newSession()
+    assert [tuple(row) for row in other.table("waiting").collect()] == [("one", "visible")]
 
 
 def test_a_missing_queue_is_named(sql: Sql) -> None:

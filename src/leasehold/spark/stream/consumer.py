@@ -227,14 +227,18 @@ class Consumer:
             return self._report
         claim = self._claims.get(self._current)
         self._report = {
-            "stream": stream_address(self._client, self._options),
-            "token": self._stream.token,
+            **self.identity(),
             "claim": self._current,
             "size": 0 if claim is None else claim.size,
             **backlog(counts),
             **self._totals.as_numbers(),
         }
         return self._report
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells this consumer from all others, which shows no secret."""
+        address = stream_address(self._client, self._options)
+        return {"stream": address, "token": self._stream.token}
 
     def stop(self) -> None:
         """Give back what Spark never had, and park the rest for a restart. Once is enough."""

@@ -13,12 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -72,6 +66,12 @@ from leasehold.spark.stream.consumer import (
 )
 from leasehold.spark.stream.decoding import Bad, Decoder
 from leasehold.spark.stream.keeper import end_on_sigterm, outlast_sigterm
+from leasehold.spark.stream.releases import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 DEFAULT_BYTES: Final = 256 << 20
 """Bytes of bodies that end a micro-batch where the options say nothing of bytes: 50,000 messages of
@@ -155,6 +155,14 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._driver.parts(found.rows)
         token = self._driver.token
         return [Part(found, place, count, token) for place in range(count)]
+
+    def offset_before(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return where the micro-batch begins that ends at *end*: it is one claim."""
+        return offset_of(claim_in(end) - 1)
+
+    def with_identity(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return an offset with what the progress report says of the stream in later releases."""
+        return {**end, **self._driver.identity()}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle what ends at *end*. Called a micro-batch late, and never when there is no next."""
@@ -529,8 +537,9 @@ class SettleListener(StreamingQueryListener):
             end_offset: Where a micro-batch ends that is in the commit log, as JSON.
             report: What the source has reported of itself, as JSON.
         """
-        told = _object(report)
         end = _object(end_offset)
+        # PySpark 4.1 asks for no report: there the offset says whose it is.
+        told = _object(report) or end
         if "claim" not in end or "stream" not in told:
             return
         if self._client is None:

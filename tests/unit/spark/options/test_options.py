@@ -10,7 +10,13 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from leasehold.spark.connection import connect
-from leasehold.spark.options import OPTIONS, BadOption, read_options, write_options
+from leasehold.spark.options import (
+    OPTIONS,
+    BadOption,
+    read_options,
+    refuse_for_streams,
+    write_options,
+)
 from leasehold.spark.source import LeaseholdDataSource
 
 SECRET = "c2VjcmV0LWtleS1zZWNyZXQta2V5"
@@ -35,8 +41,8 @@ def test_names_are_read_without_regard_to_case() -> None:
         ("maxMesagesPerTrigger", "Did you mean maxMessagesPerTrigger?"),
         ("stream_id", "Did you mean streamId?"),
         ("visibilitytimout", "Did you mean visibilityTimeout?"),
-        ("maxOffsetsPerTrigger", "Did you mean maxMessagesPerTrigger?"),
-        ("subscribe", "Did you mean queueName?"),
+        ("kafka.group.id", "Did you mean streamId?"),
+        ("subscribePattern", "Did you mean queueName?"),
         ("txnId", "It is an option of a write."),
         ("zzz", "there is no option zzz for a read.$"),
     ],
@@ -192,3 +198,31 @@ def test_options_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
     assert {each.name for each in OPTIONS if each.is_secret} == {"connectionString", "credential"}
     assert dataclasses.is_dataclass(parsed)
+
+
+def test_options_of_kafka_are_known() -> None:
+    """Those that mean the same have Kafka's name as well."""
+    options = read_options(
+        {
+            "subscribe": "orders",
+            "maxOffsetsPerTrigger": "10",
+            "minOffsetsPerTrigger": "5",
+            "minPartitions": "4",
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+        }
+    )
+    assert options.queue == "orders"
+    assert options.max_messages_per_trigger == 10
+    assert options.min_messages_per_trigger == 5
+    assert options.num_partitions == 4
+    assert not options.fail_on_data_loss
+    assert write_options({"topic": "orders"}).place.queue == "orders"
+
+
+@pytest.mark.parametrize("text", ["latest", "23"])
+def test_a_stream_begins_with_what_is_there(text: str) -> None:
+    """A queue has no other place to begin at, and the error says what to do."""
+    options = read_options({"queueName": "orders", "startingOffsets": text})
+    with pytest.raises(BadOption, match="purge the queue"):
+        refuse_for_streams(options)

@@ -1,0 +1,1 @@
+"""Stateful queries on the messages of queues."""
