@@ -163,9 +163,10 @@ class Stages:
                 cancelled, and an ordinary one is stopped at its next ``check`` or ``checkpoint``;
                 it has failed and is not tried again at once. "learned": it is only reported, when
                 it takes unusually long.
-            must_save: Do not go on when it cannot be saved that the stage is done, because the
-                service did not answer or the state is too large. Otherwise the work goes on, and
-                only a crash would repeat the stage.
+            must_save: Save the end of the stage before the next one begins, however short it was,
+                and do not go on when that cannot be done, because the service did not answer or the
+                state is too large. Otherwise the work goes on, and only a crash would repeat the
+                stage.
             weight: How much of the whole work it is, compared with the others, for people who look
                 at the fraction that is done.
 
