@@ -6,7 +6,9 @@
 
 - ``threads``: by a worker with a handler in threads;
 - ``asyncio``: by a worker with an asynchronous handler;
-- ``bare``: by a loop that receives and completes by itself and keeps no lease, to compare.
+- ``bare``: by a loop that receives and completes by itself and keeps no lease, to compare;
+- ``stages``: by a worker with three stages that do nothing, as a pipeline is by default;
+- ``stages_saved``: the same, with ``must_save`` for each stage: two saves for each message.
 
 All of it is one process beside that of the server, and both share the machine's cores.
 """
@@ -19,7 +21,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +32,9 @@ from benchmarks.long_poll import running_server
 from benchmarks.single import Record, print_bars
 from leasehold.worker.adapters import Outgoing, QueueClient
 from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.handlers import Handler
 from leasehold.worker.message import Message
+from leasehold.worker.stages import StageMessage, Stages
 from leasehold.worker.worker import Worker
 
 MESSAGES: Final = 40_000
@@ -43,7 +47,16 @@ _CONNECTIONS: Final = 100
 _FILL: Final = 5_000
 _PATIENCE_S: Final = 300
 
-BARS: Final = {"threads_messages_per_s": (">=", 5_000), "asyncio_messages_per_s": (">=", 5_000)}
+KINDS: Final = ("threads", "asyncio", "bare", "stages", "stages_saved")
+STAGES: Final = ("scan", "encode", "index")
+MOST_AT_STAGES: Final = 256
+"""Messages at once in a pipeline, as on Spark, where saves at the same time share requests."""
+
+BARS: Final = {
+    "threads_messages_per_s": (">=", 5_000),
+    "asyncio_messages_per_s": (">=", 5_000),
+    "stages_messages_per_s": (">=", 1_000),
+}
 
 
 def handle(_message: Message) -> None:
@@ -80,14 +93,32 @@ def fill(client: QueueClient, count: int) -> None:
             raise failed[0]
 
 
-def work_off(client: QueueClient, runner: str) -> None:
+def pipeline_of(*, must_save: bool) -> Stages:
+    """Return a pipeline of stages that do nothing."""
+
+    def run(message: StageMessage, _state: object) -> dict[str, str]:
+        return {"done": message.stage}
+
+    pipeline = Stages()
+    for name in STAGES:
+        pipeline.stage(name, must_save=must_save)(run)
+    return pipeline
+
+
+def work_off(client: QueueClient, kind: str) -> None:
     """Have a worker do everything that is in the queue."""
+    handlers: dict[str, Handler] = {
+        "threads": handle,
+        "asyncio": handle_async,
+        "stages": pipeline_of(must_save=False),
+        "stages_saved": pipeline_of(must_save=True),
+    }
     made = Worker(
-        handle_async if runner == "asyncio" else handle,
+        handlers[kind],
         client,
-        concurrency=CONCURRENCY,
+        concurrency=MOST_AT_STAGES if kind.startswith("stages") else CONCURRENCY,
         lease=LEASE_S,
-        runner="asyncio" if runner == "asyncio" else "threads",
+        runner="asyncio" if kind == "asyncio" else "threads",
     )
     made.run_until_idle(_PATIENCE_S)
 
@@ -125,9 +156,9 @@ def measure(
     }
 
 
-def measure_all(rounds: int, count: int) -> dict[str, list[dict[str, float]]]:
+def measure_all(rounds: int, count: int, kinds: Sequence[str]) -> dict[str, list[dict[str, float]]]:
     """Measure everything against one server, by turns."""
-    found: dict[str, list[dict[str, float]]] = {"threads": [], "asyncio": [], "bare": []}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     with running_server(_CONNECTIONS, ()) as (port, server):
         client = spec_of(port).open()
         client.create()
@@ -157,12 +188,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     record = Record("worker-overhead")
-    found = measure_all(given.rounds, given.messages)
+    found = measure_all(given.rounds, given.messages, given.kinds)
     summary = summary_of(found)
-    print_bars(summary, BARS, digits=1)
+    print_bars(summary, {name: bar for name, bar in BARS.items() if name in summary}, digits=1)
     if given.out:
         members = {
             "messages": given.messages,

@@ -96,9 +96,11 @@ class Message:
     __slots__ = (
         "_decode",
         "_holding",
+        "_is_deferred",
         "_payload",
         "_result",
         "_saved",
+        "_saving",
         "_session",
         "_span_context",
         "_time",
@@ -126,6 +128,9 @@ class Message:
         self._payload: Any = KEEP
         self._saved = delivery.saved
         self._result: Any = None
+        self._is_deferred = False
+        # A deferred save comes from another thread than those of the handler.
+        self._saving = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.queue}, delivery {self.dequeue_count}>"
@@ -231,7 +236,7 @@ class Message:
 
     @property
     def saved(self) -> Saved | None:
-        """What was saved last, by this holder or one before it."""
+        """What was saved last, by this holder or one before it, or is about to be."""
         return self._saved
 
     @property
@@ -286,12 +291,42 @@ class Message:
 
     def save(self, saved: Saved) -> None:
         """Save *saved* in place of all that was saved before; otherwise as :meth:`checkpoint`."""
+        with self._saving:
+            self._save(saved)
+        self.check()
+
+    def _save(self, saved: Saved) -> None:
         self._holding.check()
         self._holding.save(saved)
         self._saved = saved
+        self._is_deferred = False
         if self._session is not None:
             self._session.progressed(self.delivery.message_id)
-        self.check()
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether what :attr:`saved` says is not saved so far, see :meth:`defer`."""
+        return self._is_deferred
+
+    def defer(self, saved: Saved) -> None:
+        """Note *saved* without a request: the next save has it, or :meth:`save_deferred` saves it.
+
+        What is deferred when the message is completed is never saved; when its holder dies it is
+        lost.
+        """
+        with self._saving:
+            self._saved = saved
+            self._is_deferred = True
+
+    def save_deferred(self) -> None:
+        """Save what was deferred, if anything is; from any thread.
+
+        Raises:
+            LeaseLost, BodyTooLarge, NotSupported, Unreachable: As :meth:`checkpoint`.
+        """
+        with self._saving:
+            if self._is_deferred and self._saved is not None:
+                self._save(self._saved)
 
     async def acheckpoint(
         self, state: Any = KEEP, *, stage: str | None = None, fraction: float | None = None

@@ -179,6 +179,8 @@ def _raise_shared(results: Sequence[object]) -> None:
 
 _READERS_DEPTH: Final = 200
 """How much deeper than here a reader of what was saved may be in its stack."""
+_SHALLOW: Final = 100
+"""So deep every reader reads, however deep it is in its stack."""
 _MAX_DEPTH: Final = 700
 """How deep what is saved may be nested: Python 3.11 reads 1,000 levels, later ones many more."""
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -255,8 +257,9 @@ def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_byt
     return body
 
 
-def _is_too_deep(text: bytes) -> bool:
-    if text.count(b"[") + text.count(b"{") <= _MAX_DEPTH:
+def _is_too_deep(text: bytes, at_most: int) -> bool:
+    """Return whether *text* is too deep; *at_most* is how deep it can be."""
+    if at_most <= _MAX_DEPTH:
         return False
     steps = ((each in b"[{") - (each in b"]}") for each in _STRING.sub(b"", text))
     return max(accumulate(steps)) > _MAX_DEPTH
@@ -290,10 +293,14 @@ def _plain_json(field: str, raw: msgspec.Raw, most: int, hint: str) -> str | Non
     text = bytes(raw)
     if text == b"null":
         return None
-    if _is_too_deep(text):
+    at_most = text.count(b"[") + text.count(b"{")
+    if _is_too_deep(text, at_most):
         raise invalid(field, f"`{field}` cannot be read as JSON: it is nested too deeply.")
     try:
-        msgspec.json.decode(b"[" * _READERS_DEPTH + text + b"]" * _READERS_DEPTH)
+        if at_most > _SHALLOW:  # to try it takes ten times as long as to read what is usual
+            msgspec.json.decode(b"[" * _READERS_DEPTH + text + b"]" * _READERS_DEPTH)
+        else:
+            msgspec.json.decode(text)
         compact = msgspec.json.format(text, indent=-1).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(

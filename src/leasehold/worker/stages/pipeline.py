@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -39,6 +40,9 @@ from leasehold.worker.stages.run import (
 )
 from leasehold.worker.timing import SystemTime, Time
 
+SAVE_WITHIN_S: Final = 0.1
+"""Little beside the lease that is waited for after a crash; a save takes a hundredth of it."""
+_SAVER: Final = "leasehold-saves"
 _log: Final = logging.getLogger("leasehold.worker.stages")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,6 +72,14 @@ class Stages:
     last stage is not saved by itself: the message is completed then. A stage can be done more than
     once, if its holder dies before its end is saved, so its effects must bear that.
 
+    Stages that take next to no time share a save, or need none if the message is completed soon:
+    the end of a stage may wait until *save_within_s* after the first stage was begun whose end is
+    not saved. It is saved at once if that time is over, if the stage must be saved, or if the next
+    one is not known to take less, from ten attempts at it in this process. It is saved by a thread
+    when the time is over while another stage is at work, and whenever the work ends otherwise than
+    done. So a crash repeats the stage that was at work, from its last checkpoint, and besides it
+    only stages that were begun less than *save_within_s* and the length of a request before.
+
     A stage is an ordinary or an asynchronous function of the message (a :class:`StageMessage`) and
     the state. It returns the state for the next one, which must be what JSON can say, or
     :class:`Goto` or :class:`Done`. The first stage gets None.
@@ -91,6 +103,8 @@ class Stages:
         results: Have the event log keep what came of each message: the last state, and how long
             which stage took; see :meth:`leasehold.worker.Message.set_result`. Some 100 bytes for
             each stage, and no request.
+        save_within_s: How long after its beginning a stage that has ended is saved at the latest,
+            in seconds; 0 or more. 0: always before the next stage begins.
         hooks: Hear of what happens.
         time: That stages are measured by.
         clock: For the times in results; None: the machine's.
@@ -105,6 +119,7 @@ class Stages:
         older: Older = "restart",
         save_end: bool = False,
         results: bool = False,
+        save_within_s: float = SAVE_WITHIN_S,
         hooks: Iterable[StageHooks] = (),
         time: Time | None = None,
         clock: Clock | None = None,
@@ -116,6 +131,9 @@ class Stages:
         self._older: Older = older
         self._save_end = save_end
         self._clock = (clock or SystemClock()) if results else None
+        if not 0 <= save_within_s < math.inf:
+            raise ValueError(f"save_within_s is {save_within_s}; it must be 0 or more")
+        self._save_within_s = save_within_s
         self._hooks = tuple(hooks)
         self._time = time or SystemTime()
         self._stages: list[Stage] = []
@@ -123,15 +141,18 @@ class Stages:
         self._durations = Durations()
         self._layout: Layout | None = None
         self._watch = Watch(self._time)
+        self._savings = Watch(self._time, _SAVER)
         self._has_warned = False
         self._made_spans: Spans | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: each for name, each in vars(self).items() if name != "_watch"}
+        watches = ("_watch", "_savings")
+        state = {name: each for name, each in vars(self).items() if name not in watches}
         return {**state, "_made_spans": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _watch=Watch(state["_time"]))
+        time = state["_time"]
+        vars(self).update(state, _watch=Watch(time), _savings=Watch(time, _SAVER))
 
     def stage(  # noqa: PLR0913 - each is a setting of its own
         self,
@@ -160,9 +181,10 @@ class Stages:
                 cancelled, and an ordinary one is stopped at its next ``check`` or ``checkpoint``;
                 it has failed and is not tried again at once. "learned": it is only reported, when
                 it takes unusually long.
-            must_save: Do not go on when it cannot be saved that the stage is done, because the
-                service did not answer or the state is too large. Otherwise the work goes on, and
-                only a crash would repeat the stage.
+            must_save: Save the end of the stage before the next one begins, however short it was,
+                and do not go on when that cannot be done, because the service did not answer or the
+                state is too large. Otherwise the work goes on, and only a crash would repeat the
+                stage.
             weight: How much of the whole work it is, compared with the others, for people who look
                 at the fraction that is done.
 
@@ -294,9 +316,11 @@ class Stages:
             stages=self._stages,
             layout=self.layout,
             save_end=self._save_end,
+            save_within_s=self._save_within_s,
             telling=Telling(self._hooks),
             durations=self._durations,
             watch=self._watch,
+            savings=self._savings,
             time=self._time,
             trail=None if self._clock is None else Trail(self._clock),
         )
@@ -327,18 +351,20 @@ class Stages:
         return as_text(self._stages, self._version)
 
     def worker_ended(self) -> None:
-        """Hear that a worker calls it no more: the thread that watches ends, unless others need it.
+        """Hear that a worker calls it no more: its threads end, unless others need them.
 
         Workers call this. The pipeline can be used afterwards as before.
         """
         self._watch.rest()
+        self._savings.rest()
 
     def close(self) -> None:
-        """End the thread that watches for stages that take too long, if there is one.
+        """End the threads that watch for stages that take too long, and save, if there are any.
 
         Stages that are at work are not watched any more, and the next one begins a new thread.
         """
         self._watch.close()
+        self._savings.close()
 
 
 def _in_loop() -> bool:
@@ -497,7 +523,7 @@ def _do(step: Step, message: Message, spans: Spans) -> Any:
         with spans(step):
             return step.stage.run(step.message, step.state)
     if isinstance(step, Save):
-        return message.save(step.saved)
+        return message.save_deferred() if step.saved is None else message.save(step.saved)
     return message.cancel_token.wait(step.seconds)
 
 
@@ -510,6 +536,8 @@ async def _do_async(step: Step, message: Message, spans: Spans) -> Any:
                 return await _stoppable(step)
             return await step.stage.run(step.message, step.state)
     if isinstance(step, Save):
+        if step.saved is None:
+            return await asyncio.to_thread(message.save_deferred)
         return await message.asave(step.saved)
     return await asyncio.sleep(step.seconds)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.clock import Clock
 from leasehold.domain.wording import times_of
-from leasehold.worker.adapters.protocol import BodyTooLarge, NotSupported, Saved, Unreachable
-from leasehold.worker.errors import Poison, WorkerError
+from leasehold.worker.adapters.protocol import (
+    BodyTooLarge,
+    NotSupported,
+    QueueError,
+    Saved,
+    Unreachable,
+)
+from leasehold.worker.errors import LeaseLost, Poison, WorkerError
 from leasehold.worker.message import Message
 from leasehold.worker.stages.declared import (
     Begin,
@@ -48,9 +55,9 @@ class Call(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Save it with the message."""
+    """Save it with the message; None: what was deferred."""
 
-    saved: Saved
+    saved: Saved | None
 
 
 class Wait(NamedTuple):
@@ -71,15 +78,38 @@ class Run:
     stages: Sequence[Stage]
     layout: Layout
     save_end: bool
+    save_within_s: float
+    """See :class:`Stages`."""
     telling: Telling
     durations: Durations
     watch: Watch
+    savings: Watch
+    """Calls back what is to be saved; a thread of its own, since a save may take its time."""
     time: Time
     trail: Trail | None = None
     """Takes note of the stages, for the result; None: there is to be none."""
+    _since_s: float = 0.0
+    """When the first stage was begun whose end is not saved."""
+    _saving: Watched | None = None
+    """Saves what was deferred, if nothing else has done so by then."""
 
     def steps(self) -> Steps:
-        """Go through the stages that are left."""
+        """Go through the stages that are left.
+
+        However that ends, unless all is done: what was deferred is saved, so that the next holder
+        goes on where this one stopped.
+        """
+        try:
+            yield from self._all()
+        except (Exception, CancelledError) as error:
+            if self.message.is_deferred and not isinstance(error, LeaseLost):
+                yield from self._save_deferred()
+            raise
+        finally:
+            if self._saving is not None:
+                self._saving.end()
+
+    def _all(self) -> Steps:
         begin = self.layout.begin(self.message.saved)
         if begin.dropped is not None:
             self.telling.restarted(self.message, begin.dropped)
@@ -99,7 +129,9 @@ class Run:
             except Exception as error:
                 error.add_note(f"after stage {stage.name!r}")
                 raise
-            if place < len(self.stages) or self.save_end:
+            if self._can_wait(stage, place):
+                self._defer(place, state)
+            elif place < len(self.stages) or self.save_end:
                 yield from self._save(stage, place, state)
             resumed = False
         raise Poison(f"the stages go round in circles: {_MOST_STAGES} were done, and no end")
@@ -130,6 +162,8 @@ class Run:
         return place
 
     def _attempts(self, stage: Stage, seen: StageMessage) -> Generator[Step, Any, Any]:
+        if not self.message.is_deferred:
+            self._since_s = self.time.monotonic_s()
         while True:
             self.message.check()
             try:
@@ -185,6 +219,49 @@ class Run:
             self.telling.overdue(self.message, stage.name, limit_s)
 
         return self.watch.start(limit_s, overdue)
+
+    # --- saving --------------------------------------------------------------------------------
+
+    def _can_wait(self, stage: Stage, place: int) -> bool:
+        """Return whether the end of *stage* need not be saved before the stage at *place* begins.
+
+        That is so while little work would be lost, and not much is expected to go by before the
+        next look. A stage of which that is not known may take long.
+        """
+        if stage.must_save or place >= len(self.stages):
+            return False
+        left_s = self._since_s + self.save_within_s - self.time.monotonic_s()
+        return left_s > 0 and self.durations.is_short(self.stages[place].name, self.save_within_s)
+
+    def _defer(self, place: int, state: Any) -> None:
+        is_first = not self.message.is_deferred
+        self.message.defer(self.layout.saved(place, state, 0))
+        if is_first:
+            if self._saving is not None:
+                self._saving.end()
+            left_s = self._since_s + self.save_within_s - self.time.monotonic_s()
+            self._saving = self.savings.start(left_s, self._save_overdue)
+
+    def _save_overdue(self) -> None:
+        """Save what was deferred while a stage takes longer than it used to; in another thread."""
+        try:
+            self.message.save_deferred()
+        except LeaseLost:
+            pass  # whoever keeps the lease tells the handler
+        except QueueError as error:
+            self._tell_not_saved(error)
+
+    def _save_deferred(self) -> Generator[Step, Any, None]:
+        try:
+            yield Save(None)
+        except LeaseLost:
+            pass  # what ends the work already says enough
+        except QueueError as error:
+            self._tell_not_saved(error)
+
+    def _tell_not_saved(self, error: QueueError) -> None:
+        saved = self.message.saved
+        self.telling.not_saved(self.message, (saved.stage if saved else None) or "", error)
 
     def _save(self, stage: Stage, place: int, state: Any) -> Generator[Step, Any, None]:
         saved = self.layout.saved(place, state, 0)
@@ -337,8 +414,9 @@ class Watch:
     the last has ended.
     """
 
-    def __init__(self, time: Time | None = None) -> None:
+    def __init__(self, time: Time | None = None, name: str = "leasehold-stages") -> None:
         self._time = time or SystemTime()
+        self._name = name
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, Watched]] = []
         self._numbers = count()
@@ -356,9 +434,7 @@ class Watch:
             self._resting = False
             if self._thread is None:
                 self._closing = False
-                self._thread = threading.Thread(
-                    target=self._run, name="leasehold-stages", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             elif self._due[0][2] is watched:
                 self._changed.notify_all()
@@ -438,6 +514,8 @@ REMEMBERED: Final = 50
 """So many of the latest successful attempts count."""
 ENOUGH: Final = 10
 """With fewer nothing is known."""
+_MOST_LONG: Final = 0.1
+"""A stage is short as long as no more of its attempts than these were not."""
 TIMES_LONGEST: Final = 4
 LEAST_S: Final = 1.0
 
@@ -467,3 +545,11 @@ class Durations:
         """See :func:`learned_limit_s`."""
         latest = self._latest.get(stage)
         return None if latest is None else learned_limit_s(latest.copy())
+
+    def is_short(self, stage: str, below_s: float) -> bool:
+        """Return whether nine of ten attempts took less than *below_s*; not before it is known."""
+        latest = self._latest.get(stage)
+        if latest is None or len(latest) < ENOUGH:
+            return False
+        long = sum(1 for each in latest.copy() if each >= below_s)
+        return long <= _MOST_LONG * len(latest)
