@@ -408,6 +408,12 @@ class Who(Struct, frozen=True):
     pid: int
     task: int
     attempt: int
+    job: int = 0
+    """Of the run, from 1."""
+    stage: int = -1
+    """Spark's number of the stage; -1: unknown."""
+    spark_task: int = -1
+    """Spark's number of this attempt at the task; -1: unknown."""
 
 
 # --- figures -----------------------------------------------------------------------------------
@@ -556,6 +562,11 @@ class Board:
     def told(self, link: str, figures: Figures) -> None:
         """Take note of the figures of a task."""
         self._tasks[link].figures = figures
+
+    def is_idle(self, link: str) -> bool:
+        """Return whether a task has nothing in hand."""
+        figures = self._tasks[link].figures
+        return not figures.in_work and not figures.waiting
 
     def add(self, link: str, outcome: str) -> None:
         """Count one more delivery of a task."""
