@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Struct
 
-from leasehold.spark.pipeline.report import Board, Figures, Progress, Row, Spool, Who
+from leasehold.spark.pipeline.report import Board, Figures, Progress, Row, Spool, StageFigures, Who
 from leasehold.worker.timing import Time
 
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -306,6 +306,9 @@ class Link:
         self._send(lines, bye=True)
         while self._rows and self._sent >= self._first:
             self._answered(lines)
+        # The driver closes the connection when it has shown what this task has done.
+        while lines.receive() is not None:
+            pass
         lines.close()
         self._lines = None
 
@@ -381,6 +384,8 @@ class Collector:
         self._board = Board(stages, time.monotonic_s())
         self._known: dict[str, _Known] = {}
         self._wish: Answer | None = None
+        self.went: Callable[[], None] | None = None
+        """Called when a task has told all it has to tell, before Spark hears of its end."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="leasehold-collect", daemon=True)
 
@@ -426,11 +431,21 @@ class Collector:
             known.is_leaving = True
         self._send(known, Answer(known.have, leave=True))
 
+    def stages(self) -> dict[str, StageFigures]:
+        """Return what the stages have done so far."""
+        with self._lock:
+            return self._board.stages()
+
     def connected(self) -> list[Who]:
         """Return the tasks that are connected now, but those that were told to leave."""
         with self._lock:
             found = self._known.values()
             return [each.who for each in found if each.lines is not None and not each.is_leaving]
+
+    def known(self) -> list[Who]:
+        """Return all tasks that have ever connected."""
+        with self._lock:
+            return [each.who for each in self._known.values()]
 
     @property
     def is_deserted(self) -> bool:
@@ -548,7 +563,9 @@ class Collector:
             have = known.have
         if told.rows:
             self._send(known, Answer(have))
-        return told.bye and not told.rows
+        if told.bye and self.went is not None:
+            self.went()
+        return told.bye
 
     def _keep(self, known: _Known, first: int, rows: Sequence[object]) -> None:
         """Keep those rows that are not kept yet. They come in order, some perhaps twice."""

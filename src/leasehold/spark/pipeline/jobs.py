@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from leasehold.domain.wording import count_of
 from leasehold.spark.pipeline.channel import TaskResult
+from leasehold.spark.pipeline.report import StageFigures
 from leasehold.spark.pipeline.task import RESULT, Plan
 
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ class Cluster:
         self._context: Any = getattr(spark, "sparkContext", None)
         self._java: Any = None if self._context is None else self._context._jsc.sc()  # noqa: SLF001 - there is no other way to it
         self._executors: dict[tuple[int, int], str] = {}
-        self._tallies: dict[str, Any] = {}
+        self._accumulators: dict[str, Any] = {}
+        self._showing = threading.Lock()
+        self._wishes = count()
+        self._shown = -1
         self._has_failed: set[str] = set()
 
     @property
@@ -130,7 +135,49 @@ class Cluster:
             self._context.setJobGroup(group, text, False)
             self._context.setLocalProperty(_POOL, pool)
 
+    def show(self, stages: Mapping[str, StageFigures], on: Iterable[int]) -> None:
+        """Put figures on the pages of Spark, as accumulators of its stages.
+
+        Python's own accumulators have no names there, and arrive when a task ends. So these belong
+        to the driver, which enters them as Spark enters those of tasks.
+
+        Args:
+            stages: The stages of the pipeline, in their order.
+            on: Numbers of the stages of Spark that are to have them.
+        """
+        wish = next(self._wishes)
+        with self._showing:
+            # Of many that wait, one does it for all: what they have told is in the figures.
+            if wish > self._shown:
+                self._shown = next(self._wishes)
+                self._asked("accumulators", lambda: self._show(stages, set(on)))
+
     # --- inside ------------------------------------------------------------------------------
+
+    def _show(self, stages: Mapping[str, StageFigures], on: set[int]) -> None:
+        option = self._context._jvm.scala.Option  # noqa: SLF001 - as above
+        known = self._java.dagScheduler().stageIdToStage()
+        found = [each.get() for number in on if (each := known.get(number)).isDefined()]
+        for name, each in stages.items():
+            for what, value in (
+                ("messages done", each.done),
+                ("messages failed", each.failed),
+                ("seconds", round(each.seconds, 6)),
+            ):
+                accumulator = self._accumulator(f"{name}: {what}", value)
+                info = accumulator.toInfo(option.apply(None), option.apply(accumulator.value()))
+                for stage in found:
+                    stage.latestInfo().accumulables().put(accumulator.id(), info)
+
+    def _accumulator(self, name: str, value: float) -> Any:
+        """Return the accumulator of that name, brought up to *value*."""
+        made = self._accumulators.get(name)
+        if made is None:
+            is_whole = isinstance(value, int)
+            make = self._java.longAccumulator if is_whole else self._java.doubleAccumulator
+            made = self._accumulators[name] = make(name)
+        made.add(value - made.value())
+        return made
 
     def _configured(self, name: str, default: str) -> str:
         if self._context is None:

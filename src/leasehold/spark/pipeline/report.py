@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class Spool:
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="leasehold-pipeline-")  # noqa: SIM115 - see close
+        # A run that failed gives out no report that people could close.
+        weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self.rows = 0
         """How many there are."""
@@ -563,6 +566,10 @@ class Board:
         """Take note of the figures of a task."""
         self._tasks[link].figures = figures
 
+    def stages(self) -> dict[str, StageFigures]:
+        """Return the figures of each stage of the pipeline, in their order."""
+        return {name: self._stage(name) for name in self._stages}
+
     def is_idle(self, link: str) -> bool:
         """Return whether a task has nothing in hand."""
         figures = self._tasks[link].figures
@@ -583,7 +590,7 @@ class Board:
             seconds=now_s - self._began_s,
             tasks=len(here),
             executors=len({each.who.executor for each in here}),
-            stages={name: self._stage(name) for name in self._stages},
+            stages=self.stages(),
             outcomes=outcomes,
             in_work=sum(each.figures.in_work for each in here),
             waiting=sum(each.figures.waiting for each in here),

@@ -6,7 +6,8 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -24,6 +25,7 @@ from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
 from leasehold.spark.pipeline.display import Show, display_for
 from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line
+from leasehold.spark.pipeline.listener import Listeners, PipelineListener
 from leasehold.spark.pipeline.report import Progress, Report, Spool
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
@@ -38,7 +40,7 @@ from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
@@ -54,6 +56,9 @@ allocation."""
 
 
 MOST_ROWS: Final = 10_000
+LEAST_PROGRESS_S: Final = 0.1
+_REMEMBERED: Final = 100
+"""Reports of progress, as many as Spark keeps of a query."""
 
 
 class PipelineFailed(RuntimeError):
@@ -100,6 +105,11 @@ class RunSettings:
     show: Show = "auto"
     """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
     on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
+    listeners: Sequence[PipelineListener] = ()
+    """Are told how the run goes."""
+    progress_s: float = 2.0
+    """Seconds between two reports of progress to them, to ``recentProgress`` and to the pages of
+    Spark, from 0.1."""
     tracing: bool = False
     """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
     OpenTelemetry's own variables."""
@@ -117,6 +127,7 @@ class RunSettings:
             ),
             (not self.grace_s >= 0, f"grace_s is {self.grace_s}; from 0"),
             (not self.hand_over_s >= 0, f"hand_over_s is {self.hand_over_s}; from 0"),
+            (not self.progress_s >= LEAST_PROGRESS_S, f"progress_s is {self.progress_s}; from 0.1"),
             (self.restarts < 0, f"restarts is {self.restarts}; from 0"),
             (
                 self.show not in {"auto", "bars", "lines", "json", None},
@@ -191,6 +202,10 @@ class PipelineRun:
         """Whether messages in work were not waited for when it was stopped."""
         self._failure: str | None = None
         self._over = threading.Event()
+        self._ends = threading.Event()
+        self._listeners = Listeners(settings.listeners, run_id=self._tag, name=pipeline.name)
+        self._progress: deque[Progress] = deque(maxlen=_REMEMBERED)
+        self._watcher = threading.Thread(target=self._watch, name="leasehold-progress", daemon=True)
         self._teller: Teller | None = None
         self._report: Report | None = None
         self._last: Progress
@@ -223,6 +238,8 @@ class PipelineRun:
             raise
         self._teller = Teller(self._spec, self._pipeline.name, self._began_ms, self._looked)
         self._teller.start()
+        self._listeners.started(self._spec.queue)
+        self._watcher.start()
         threading.Thread(target=self._work, name="leasehold-pipeline", daemon=True).start()
         return self
 
@@ -238,6 +255,65 @@ class PipelineRun:
                 if report is not None:
                     display.end(self._last)
         return self.result()
+
+    # --- as people know it from StreamingQuery -------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Of the run; also the job group of its Spark jobs."""
+        return self._tag
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self._pipeline.name
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - in Spark's spelling, here and below
+        """Whether it has not come to its end."""
+        return not self._over.is_set()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait until it is over.
+
+        Args:
+            timeout: Seconds at most; None: as long as it takes.
+
+        Returns:
+            With a timeout, whether it is over.
+
+        Raises:
+            PipelineFailed: It could not go on.
+        """
+        is_over = self._over.wait(timeout)
+        if is_over and self._failure is not None:
+            raise PipelineFailed(self._failure)
+        return None if timeout is None else is_over
+
+    @property
+    def lastProgress(self) -> Progress | None:  # noqa: N802
+        """The latest report of progress; None: there was none yet."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[Progress]:  # noqa: N802
+        """The latest reports of progress, 100 at most, the oldest first."""
+        return list(self._progress)
+
+    def exception(self) -> PipelineFailed | None:
+        """Return why it could not go on; None: there is no reason."""
+        return None if self._failure is None else PipelineFailed(self._failure)
+
+    def results(self, *, each: str = "delivery") -> DataFrame:
+        """Return what has become of messages so far as a DataFrame; it does not change any more.
+
+        Args:
+            each: ``delivery``: a row for each delivery that has ended; ``message``: one for each
+                message.
+        """
+        return Report(self._spool, {}).dataframe(self._spark, each=each)
+
+    # --- its end -------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -307,6 +383,7 @@ class PipelineRun:
         self._collector = collector = self._stack.enter_context(
             Collector(host, bind, stages=names, spool=self._spool, time=self._time)
         )
+        collector.went = self._show
         if self._is_stopping:
             # A signal has come before there was anybody to tell.
             collector.stop(settings.grace_s)
@@ -339,6 +416,18 @@ class PipelineRun:
         self._recent = now = self._listener.progress(now_ms=self._clock.now_ms(), backlog=backlog)
         return now
 
+    def _watch(self) -> None:
+        """Look how it is doing from time to time, and have it known."""
+        while not self._ends.wait(self._settings.progress_s):
+            now = self._looked()
+            self._progress.append(now)
+            self._show()
+            self._listeners.progress(now)
+
+    def _show(self) -> None:
+        listener = self._listener
+        self._cluster.show(listener.stages(), {each.stage for each in listener.known()})
+
     def _signalled(self, count: int) -> None:
         if count == 1:
             self.stop()
@@ -356,9 +445,13 @@ class PipelineRun:
         finally:
             self._reconcile()
             self._last = self._looked()
+            self._progress.append(self._last)
             expired = expired_since(self._spec, self._began_ms)
             totals = self._last.members() | {"expired": expired.number}
             self._report = Report(self._spool, totals, expired.listed)
+            self._ends.set()
+            self._watcher.join()
+            self._listeners.terminated(self._last, self._failure)
             if self._teller is not None:
                 state = "failed" if self._failure else "stopped" if self._is_stopping else "done"
                 self._teller.end(state, self._failure, self._last)

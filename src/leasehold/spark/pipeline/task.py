@@ -196,8 +196,7 @@ class Task:
                     self._end(hands, grace_s)
                 elif self._leaves or os.getppid() != self._parent:
                     # Without its executor the driver does not wait for this process any more.
-                    self._recorder.hand_over()
-                    self._end(hands, self._plan.hand_over_s)
+                    self._end(hands, self._plan.hand_over_s, hands_over=True)
                 elif self._plan.drains and hands.is_idle and self._is_drained(backlog):
                     hands.stop(self._plan.grace_s)
                 else:
@@ -207,10 +206,15 @@ class Task:
         error = hands.failure
         return None if error is None else f"{type(error).__name__}: {error}"
 
-    def _end(self, hands: Hands, grace_s: float) -> None:
+    def _end(self, hands: Hands, grace_s: float, *, hands_over: bool = False) -> None:
         """Stop, and hear meanwhile whether it has to be faster."""
         stopping = threading.Thread(target=hands.stop, args=(grace_s,), daemon=True)
         stopping.start()
+        if hands_over:
+            # Not before, or what is given back at once would come round.
+            while hands.is_receiving and stopping.is_alive():
+                stopping.join(_MOMENT_S)
+            self._recorder.hand_over()
         with self._wishes:
             while stopping.is_alive():
                 if self._hurries:
@@ -324,6 +328,11 @@ class Hands:
     def is_over(self) -> bool:
         """Whether the first worker has ended, by itself or because it was told to."""
         return not self._thread.is_alive()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether more messages may come."""
+        return any(each.is_running for each in self._workers())
 
     @property
     def waiting(self) -> int:
