@@ -662,6 +662,7 @@ class Pipeline:
         timeout_s: StageTimeout = None,
         must_save: bool = False,
         weight: float = 1,
+        isolate: Literal["process"] | None = None,
     ) -> Self:
         """Add a stage, and return the pipeline.
 
@@ -681,6 +682,8 @@ class Pipeline:
             timeout_s: Seconds for one attempt; see ``Stages.stage``.
             must_save: Do not go on when it cannot be saved that the stage is done.
             weight: How much of the whole work it is, for people.
+            isolate: "process": it runs in a process of its own, killed at *timeout_s*; see
+                ``Stages.stage``. Not with *batch*.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -689,6 +692,8 @@ class Pipeline:
             raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
         if not 1 <= rows <= MOST_ROWS:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
+        if batch is not None and isolate is not None:
+            raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
         settings = {
             "when": when,
             "retries": retries,
@@ -697,6 +702,7 @@ class Pipeline:
             "timeout_s": timeout_s,
             "must_save": must_save,
             "weight": weight,
+            "isolate": isolate,
         }
         made = _Declared(name=name, run=run, batch=batch, rows=rows, settings=settings)
         # Declared once here, so that what is wrong is said at once and not by an executor.

@@ -25,7 +25,18 @@ from leasehold.worker.stages.declared import (
     make_stage,
     split_label,
 )
-from leasehold.worker.stages.run import Call, Durations, Run, Save, Step, Steps, Telling, Watch
+from leasehold.worker.stages.isolated import IsolatedStage
+from leasehold.worker.stages.run import (
+    Call,
+    Durations,
+    Prepare,
+    Run,
+    Save,
+    Step,
+    Steps,
+    Telling,
+    Watch,
+)
 from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker.stages")
@@ -126,6 +137,7 @@ class Stages:
         timeout_s: StageTimeout = None,
         must_save: bool = False,
         weight: float = 1,
+        isolate: Literal["process"] | None = None,
     ) -> Callable[[F], F]:
         """Return a decorator that makes a function the next stage; the function stays as it is.
 
@@ -147,6 +159,9 @@ class Stages:
                 only a crash would repeat the stage.
             weight: How much of the whole work it is, compared with the others, for people who look
                 at the fraction that is done.
+            isolate: "process": the stage runs in a process of its own, which is killed at
+                *timeout_s*, whatever it does, or ten seconds after its lease was lost. The message,
+                the state and what it returns are pickled.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -158,10 +173,12 @@ class Stages:
                 raise RuntimeError(f"stage {name!r} comes too late: the pipeline is in use")
             if any(each.name == name for each in self._stages):
                 raise ValueError(f"there is a stage {name!r} already")
+            if isolate not in {None, "process"}:
+                raise ValueError(f"stage {name!r}: isolate is {isolate!r}; 'process' or None")
             self._stages.append(
                 make_stage(
                     name,
-                    run,
+                    run if isolate is None else IsolatedStage(run),
                     when=when,
                     retries=retries,
                     retry_delay_s=retry_delay_s,
@@ -313,6 +330,7 @@ class Stages:
         Workers call this. The pipeline can be used afterwards as before.
         """
         self._watch.rest()
+        self._end_processes()
 
     def close(self) -> None:
         """End the thread that watches for stages that take too long, if there is one.
@@ -320,6 +338,12 @@ class Stages:
         Stages that are at work are not watched any more, and the next one begins a new thread.
         """
         self._watch.close()
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        for each in self._stages:
+            if isinstance(each.run, IsolatedStage):
+                each.run.close()
 
 
 def _in_loop() -> bool:
@@ -479,6 +503,8 @@ def _do(step: Step, message: Message, spans: Spans) -> Any:
             return step.stage.run(step.message, step.state)
     if isinstance(step, Save):
         return message.save(step.saved)
+    if isinstance(step, Prepare):
+        return step.run.prepare(step.message)
     return message.cancel_token.wait(step.seconds)
 
 
@@ -492,6 +518,8 @@ async def _do_async(step: Step, message: Message, spans: Spans) -> Any:
             return await step.stage.run(step.message, step.state)
     if isinstance(step, Save):
         return await message.asave(step.saved)
+    if isinstance(step, Prepare):
+        return await asyncio.to_thread(step.run.prepare, step.message)
     return await asyncio.sleep(step.seconds)
 
 
