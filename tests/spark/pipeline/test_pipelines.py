@@ -19,6 +19,7 @@ from leasehold.spark.pipeline import Pipeline, PipelineFailed
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters import QueueMissing
 from leasehold.worker.errors import Poison
+from leasehold.worker.retry_policy import PoisonRule
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -153,3 +154,30 @@ def test_a_queue_that_is_not_there_is_said_before_spark_begins(
         books.delete()
         with pytest.raises(PipelineFailed, match="QueueMissing"):
             run.result()
+
+
+def test_a_stage_that_never_looks_at_its_time_is_killed_with_its_process(
+    spark: SparkSession, server: InProcessServer, client: Client
+) -> None:
+    """On an executor as well, with a function that no module has; others are not disturbed."""
+    client.queue("films").put_many(["short", "endless"])
+
+    def encode(message: Any, state: Any) -> dict[str, int]:
+        while message.text == "endless":
+            time.sleep(0.01)
+        return {"pid": os.getpid()}
+
+    def ship(message: Any, state: Any) -> None:
+        assert state["pid"] != os.getpid()
+
+    pipeline = Pipeline("films").stage("encode", encode, isolate="process", timeout_s=3)
+    report = pipeline.stage("ship", ship).run(
+        spark,
+        connection=server.connection_string,
+        poison=PoisonRule(max_failures=1),
+        show=None,
+    )
+    rows = {row["outcome"]: row for row in report.messages().to_pylist()}
+    report.close()
+    assert set(rows) == {"done", "poisoned"}
+    assert "took longer than 3 s" in rows["poisoned"]["reason"]

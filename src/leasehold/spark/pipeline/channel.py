@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Struct
 
-from leasehold.spark.pipeline.report import Board, Figures, Progress, Row, Spool, Who
+from leasehold.spark.pipeline.report import Board, Figures, Progress, Row, Spool, StageFigures, Who
 from leasehold.worker.timing import Time
 
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -76,6 +76,8 @@ class Answer(Struct, omit_defaults=True):
     """Stop; messages in work may go on for so many seconds."""
     hurry: bool = False
     """Do not wait for them any longer."""
+    leave: bool = False
+    """The executor goes: hand over what is in work, and end. Others go on."""
 
 
 class TaskResult(Struct):
@@ -304,6 +306,9 @@ class Link:
         self._send(lines, bye=True)
         while self._rows and self._sent >= self._first:
             self._answered(lines)
+        # The driver closes the connection when it has shown what this task has done.
+        while lines.receive() is not None:
+            pass
         lines.close()
         self._lines = None
 
@@ -329,7 +334,7 @@ class Link:
             while self._rows and self._first <= answer.have:
                 self._rows.popleft()
                 self._first += 1
-        if answer.stop_s is not None or answer.hurry:
+        if answer.stop_s is not None or answer.hurry or answer.leave:
             self._heard(answer)
 
 
@@ -352,6 +357,8 @@ class _Known:
     """Rows up to this number are in the spool."""
     lines: Lines | None = None
     said_bye: bool = False
+    is_leaving: bool = False
+    """Whether it was told to hand over."""
 
 
 class Collector:
@@ -377,6 +384,8 @@ class Collector:
         self._board = Board(stages, time.monotonic_s())
         self._known: dict[str, _Known] = {}
         self._wish: Answer | None = None
+        self.went: Callable[[], None] | None = None
+        """Called when a task has told all it has to tell, before Spark hears of its end."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="leasehold-collect", daemon=True)
 
@@ -414,6 +423,48 @@ class Collector:
     def hurry(self) -> None:
         """Have all tasks stop without waiting for messages in work."""
         self._ask(Answer(stop_s=0.0, hurry=True))
+
+    def leave(self, link: str) -> None:
+        """Have one task hand over what it has in work, and end."""
+        with self._lock:
+            known = self._known[link]
+            known.is_leaving = True
+        self._send(known, Answer(known.have, leave=True))
+
+    def stages(self) -> dict[str, StageFigures]:
+        """Return what the stages have done so far."""
+        with self._lock:
+            return self._board.stages()
+
+    def connected(self) -> list[Who]:
+        """Return the tasks that are connected now, but those that were told to leave."""
+        with self._lock:
+            found = self._known.values()
+            return [each.who for each in found if each.lines is not None and not each.is_leaving]
+
+    def known(self) -> list[Who]:
+        """Return all tasks that have ever connected."""
+        with self._lock:
+            return [each.who for each in self._known.values()]
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no task is connected now."""
+        with self._lock:
+            return all(each.lines is None for each in self._known.values())
+
+    def idle(self) -> list[Who]:
+        """Return the tasks among the connected ones that have nothing in hand."""
+        here = self.connected()
+        with self._lock:
+            return [each for each in here if self._board.is_idle(each.link)]
+
+    def over(self, job: int) -> int:
+        """Return how many tasks of a job have ended, or are about to since they were told to."""
+        with self._lock:
+            # Of several attempts at a task the last one counts.
+            last = {each.who.task: each for each in self._known.values() if each.who.job == job}
+        return sum(each.said_bye or each.is_leaving for each in last.values())
 
     def take(self, left: TaskResult) -> None:
         """Take in what a task has handed to Spark in the end."""
@@ -498,7 +549,7 @@ class Collector:
             known.lines = lines
             self._board.came(hello.who)
             wish = self._wish or Answer()
-            lines.send(Answer(known.have, wish.stop_s, wish.hurry))
+            lines.send(Answer(known.have, wish.stop_s, wish.hurry, known.is_leaving))
         return known
 
     def _heard(self, known: _Known, line: bytes) -> bool:
@@ -512,7 +563,9 @@ class Collector:
             have = known.have
         if told.rows:
             self._send(known, Answer(have))
-        return told.bye and not told.rows
+        if told.bye and self.went is not None:
+            self.went()
+        return told.bye
 
     def _keep(self, known: _Known, first: int, rows: Sequence[object]) -> None:
         """Keep those rows that are not kept yet. They come in order, some perhaps twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class Spool:
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="leasehold-pipeline-")  # noqa: SIM115 - see close
+        # A run that failed gives out no report that people could close.
+        weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self.rows = 0
         """How many there are."""
@@ -408,6 +411,12 @@ class Who(Struct, frozen=True):
     pid: int
     task: int
     attempt: int
+    job: int = 0
+    """Of the run, from 1."""
+    stage: int = -1
+    """Spark's number of the stage; -1: unknown."""
+    spark_task: int = -1
+    """Spark's number of this attempt at the task; -1: unknown."""
 
 
 # --- figures -----------------------------------------------------------------------------------
@@ -557,6 +566,15 @@ class Board:
         """Take note of the figures of a task."""
         self._tasks[link].figures = figures
 
+    def stages(self) -> dict[str, StageFigures]:
+        """Return the figures of each stage of the pipeline, in their order."""
+        return {name: self._stage(name) for name in self._stages}
+
+    def is_idle(self, link: str) -> bool:
+        """Return whether a task has nothing in hand."""
+        figures = self._tasks[link].figures
+        return not figures.in_work and not figures.waiting
+
     def add(self, link: str, outcome: str) -> None:
         """Count one more delivery of a task."""
         outcomes = self._tasks[link].figures.outcomes
@@ -572,7 +590,7 @@ class Board:
             seconds=now_s - self._began_s,
             tasks=len(here),
             executors=len({each.who.executor for each in here}),
-            stages={name: self._stage(name) for name in self._stages},
+            stages=self.stages(),
             outcomes=outcomes,
             in_work=sum(each.figures.in_work for each in here),
             waiting=sum(each.figures.waiting for each in here),

@@ -6,13 +6,12 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
-
-import msgspec
 
 from leasehold.clock import SystemClock
 from leasehold.spark.pipeline.backlog import (
@@ -26,8 +25,11 @@ from leasehold.spark.pipeline.backlog import (
 from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
 from leasehold.spark.pipeline.display import Show, display_for
+from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line
+from leasehold.spark.pipeline.listener import Listeners, PipelineListener
 from leasehold.spark.pipeline.report import Progress, Report, Spool
-from leasehold.spark.pipeline.task import RESULT, Plan
+from leasehold.spark.pipeline.task import FEW, Plan
+from leasehold.worker.adapters import QueueError
 from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.options import MAX_CONCURRENCY
@@ -39,7 +41,6 @@ from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -48,9 +49,17 @@ _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _PATIENCE_S: Final = 20.0
 """Beyond the grace, before tasks that do not end are cancelled."""
 _HURRY: Final = 2
+_ROUND_S: Final = 0.25
+"""From one look at the cluster to the next: so late at most an executor that goes is noticed."""
+_IDLE_S: Final = 10.0
+"""After so long without a message a task ends that the backlog does not need; only with dynamic
+allocation."""
 
 
 MOST_ROWS: Final = 10_000
+LEAST_PROGRESS_S: Final = 0.1
+_REMEMBERED: Final = 100
+"""Reports of progress, as many as Spark keeps of a query."""
 
 
 class PipelineFailed(RuntimeError):
@@ -73,7 +82,8 @@ class RunSettings:
     """Go on until the run is stopped. Otherwise it ends when nothing is visible, leased, or given
     back to be tried again, by whomever."""
     tasks: int | None = None
-    """How many tasks of Spark, 1 or more; None: as many as the session runs at once."""
+    """How many tasks of Spark, 1 or more. None: as many as the cluster has room for; executors that
+    come later get tasks, and with dynamic allocation there are as many as the backlog needs."""
     at_once: int | None = None
     """Messages that each task works on at once, 1 to 10,000. None: 8, and 256 while messages take
     next to no time; twice the largest batch if a stage works on batches."""
@@ -87,6 +97,10 @@ class RunSettings:
     """When it is set aside."""
     grace_s: float = 30.0
     """How long messages in work may go on when the run is stopped, in seconds, 0 or more."""
+    hand_over_s: float = 60.0
+    """How long an executor that is decommissioned or preempted may go on with a message until its
+    next stage, ``check`` or ``checkpoint``, in seconds, 0 or more. What has not come to one by then
+    is given back as it was saved last."""
     restarts: int = 10
     """How often the Spark job is begun anew when it has failed, 0 or more."""
     show: Show = "auto"
@@ -95,6 +109,11 @@ class RunSettings:
     results: bool = True
     """Have the event log keep what came of each message: the last state, and how long which stage
     took; read it with ``option("view", "results")``. Only queues of Leasehold do."""
+    listeners: Sequence[PipelineListener] = ()
+    """Are told how the run goes."""
+    progress_s: float = 2.0
+    """Seconds between two reports of progress to them, to ``recentProgress`` and to the pages of
+    Spark, from 0.1."""
     tracing: bool = False
     """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
     OpenTelemetry's own variables."""
@@ -111,6 +130,8 @@ class RunSettings:
                 f"at_once is {self.at_once}; 1 to {MAX_CONCURRENCY:,}",
             ),
             (not self.grace_s >= 0, f"grace_s is {self.grace_s}; from 0"),
+            (not self.hand_over_s >= 0, f"hand_over_s is {self.hand_over_s}; from 0"),
+            (not self.progress_s >= LEAST_PROGRESS_S, f"progress_s is {self.progress_s}; from 0.1"),
             (self.restarts < 0, f"restarts is {self.restarts}; from 0"),
             (
                 self.show not in {"auto", "bars", "lines", "json", None},
@@ -166,7 +187,18 @@ class PipelineRun:
         self._backlog = Backlog(self._spec)
         self._collector: Collector | None = None
         self._plan: Plan
-        self._tasks = 1
+        self._cluster = Cluster(spark)
+        self._jobs = Jobs(
+            spark,
+            self._cluster,
+            group=self._tag,
+            title=f"pipeline {pipeline.name}: {', '.join(pipeline.names)}",
+        )
+        self._has_begun = False
+        self._at_first = 0
+        """Messages that were in the queue when it began."""
+        self._recent: Progress | None = None
+        self._idle_since: dict[str, float] = {}
         self._newest: int | None = None
         self._began_ms: int | None = None
         self._is_stopping = False
@@ -174,6 +206,10 @@ class PipelineRun:
         """Whether messages in work were not waited for when it was stopped."""
         self._failure: str | None = None
         self._over = threading.Event()
+        self._ends = threading.Event()
+        self._listeners = Listeners(settings.listeners, run_id=self._tag, name=pipeline.name)
+        self._progress: deque[Progress] = deque(maxlen=_REMEMBERED)
+        self._watcher = threading.Thread(target=self._watch, name="leasehold-progress", daemon=True)
         self._teller: Teller | None = None
         self._report: Report | None = None
         self._last: Progress
@@ -191,7 +227,7 @@ class PipelineRun:
             QueueError: The queue is not there, cannot be reached, or keeps no progress.
         """
         try:
-            self._backlog.look()
+            self._at_first = self._backlog.look().unsettled
             client = self._spec.open()
             try:
                 self._pipeline.stages().check_queue(client)
@@ -206,6 +242,8 @@ class PipelineRun:
             raise
         self._teller = Teller(self._spec, self._pipeline.name, self._began_ms, self._looked)
         self._teller.start()
+        self._listeners.started(self._spec.queue)
+        self._watcher.start()
         threading.Thread(target=self._work, name="leasehold-pipeline", daemon=True).start()
         return self
 
@@ -221,6 +259,65 @@ class PipelineRun:
                 if report is not None:
                     display.end(self._last)
         return self.result()
+
+    # --- as people know it from StreamingQuery -------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Of the run; also the job group of its Spark jobs."""
+        return self._tag
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self._pipeline.name
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - in Spark's spelling, here and below
+        """Whether it has not come to its end."""
+        return not self._over.is_set()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait until it is over.
+
+        Args:
+            timeout: Seconds at most; None: as long as it takes.
+
+        Returns:
+            With a timeout, whether it is over.
+
+        Raises:
+            PipelineFailed: It could not go on.
+        """
+        is_over = self._over.wait(timeout)
+        if is_over and self._failure is not None:
+            raise PipelineFailed(self._failure)
+        return None if timeout is None else is_over
+
+    @property
+    def lastProgress(self) -> Progress | None:  # noqa: N802
+        """The latest report of progress; None: there was none yet."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[Progress]:  # noqa: N802
+        """The latest reports of progress, 100 at most, the oldest first."""
+        return list(self._progress)
+
+    def exception(self) -> PipelineFailed | None:
+        """Return why it could not go on; None: there is no reason."""
+        return None if self._failure is None else PipelineFailed(self._failure)
+
+    def dataframe(self, *, each: str = "delivery") -> DataFrame:
+        """Return what the tasks have told so far as a DataFrame; it does not change any more.
+
+        Args:
+            each: ``delivery``: a row for each delivery that has ended; ``message``: one for each
+                message.
+        """
+        return Report(self._spool, {}).dataframe(self._spark, each=each)
+
+    # --- its end -------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -283,7 +380,7 @@ class PipelineRun:
         """Have Spark end the tasks. Their messages come back when their sessions are lost."""
         self._is_stopping = True
         if not self._over.is_set():
-            self._spark.interruptTag(self._tag)
+            self._jobs.cancel()
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -293,11 +390,11 @@ class PipelineRun:
         bind = settings.bind or spark.conf.get("spark.driver.bindAddress", host)
         assert host is not None
         assert bind is not None
-        self._tasks = settings.tasks or self._parallelism()
         names = self._pipeline.names
         self._collector = collector = self._stack.enter_context(
             Collector(host, bind, stages=names, spool=self._spool, time=self._time)
         )
+        collector.went = self._show
         if self._is_stopping:
             # A signal has come before there was anybody to tell.
             collector.stop(settings.grace_s)
@@ -315,12 +412,9 @@ class PipelineRun:
             retries=settings.retries,
             poison=settings.poison,
             grace_s=settings.grace_s,
+            hand_over_s=settings.hand_over_s,
             tracing=settings.tracing,
         )
-
-    def _parallelism(self) -> int:
-        context: Any = getattr(self._spark, "sparkContext", None)
-        return 1 if context is None else max(1, context.defaultParallelism)
 
     @property
     def _listener(self) -> Collector:
@@ -329,7 +423,21 @@ class PipelineRun:
         return self._collector
 
     def _looked(self) -> Progress:
-        return self._listener.progress(now_ms=self._clock.now_ms(), backlog=self._backlog.visible())
+        backlog = self._backlog.visible()
+        self._recent = now = self._listener.progress(now_ms=self._clock.now_ms(), backlog=backlog)
+        return now
+
+    def _watch(self) -> None:
+        """Look how it is doing from time to time, and have it known."""
+        while not self._ends.wait(self._settings.progress_s):
+            now = self._looked()
+            self._progress.append(now)
+            self._show()
+            self._listeners.progress(now)
+
+    def _show(self) -> None:
+        listener = self._listener
+        self._cluster.show(listener.stages(), {each.stage for each in listener.known()})
 
     def _signalled(self, count: int) -> None:
         if count == 1:
@@ -342,59 +450,135 @@ class PipelineRun:
     def _work(self) -> None:
         """Have Spark do the work, as often as it takes; in a thread of its own."""
         try:
-            self._repeat()
+            self._follow()
         except BaseException as error:  # noqa: BLE001 - for whoever waits for the result
             self._failure = f"{type(error).__name__}: {error}"
         finally:
             self._reconcile()
             self._last = self._looked()
+            self._progress.append(self._last)
             expired = expired_since(self._spec, self._began_ms)
             totals = self._last.members() | {"expired": expired.number}
             self._report = Report(self._spool, totals, expired.listed)
+            self._ends.set()
+            self._watcher.join()
+            self._listeners.terminated(self._last, self._failure)
             if self._teller is not None:
                 state = "failed" if self._failure else "stopped" if self._is_stopping else "done"
                 self._teller.end(state, self._failure, self._last)
             self._close()
             self._over.set()
 
-    def _repeat(self) -> None:
-        failures = 0
+    def _follow(self) -> None:
+        """Keep as many tasks as there is room for, until all jobs are over."""
+        jobs, failures = self._jobs, 0
         while True:
-            try:
-                table = self._job()
-            except Exception as error:
-                failures += 1
-                if self._is_stopping:
-                    return
-                if failures > self._settings.restarts:
-                    raise
-                _log.warning(
-                    "the Spark job has failed, and is begun anew (%d of %d): %s",
-                    *(failures, self._settings.restarts, _first_line(error)),
-                )
-            else:
-                self._take(table)
+            for job in jobs.ended():
+                if job.error is None:
+                    self._take(job.results)
+                elif not (self._is_stopping or jobs.is_cancelled):
+                    failures += 1
+                    self._failed(job.error, failures)
+            if not self._is_stopping:
+                self._fill()
+            if not jobs.running:
                 return
+            self._release()
+            if self._is_left_alone():
+                jobs.cancel()
+            jobs.wait(_ROUND_S)
 
-    def _job(self) -> pa.Table:
-        plan, spark = self._plan, self._spark
+    def _failed(self, error: Exception, failures: int) -> None:
+        most = self._settings.restarts
+        if failures > most:
+            self._give_up(first_line(error))
+        else:
+            _log.warning(
+                "the Spark job has failed, and is begun anew (%d of %d): %s",
+                *(failures, most, first_line(error)),
+            )
 
-        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return plan(batches)
+    def _give_up(self, why: str) -> None:
+        """Have all tasks end, since it cannot go on."""
+        self._failure = self._failure or why
+        if not self._is_stopping:
+            self.stop()
 
-        spark.addTag(self._tag)
+    def _fill(self) -> None:
+        """Begin a job if there are fewer tasks than there is room for."""
+        jobs, listener = self._jobs, self._listener
+        there = sum(job.tasks - listener.over(job.number) for job in jobs.running)
+        missing = self._wanted() - there
+        if missing <= 0:
+            return
+        if self._has_begun and self._is_drained():
+            return
+        self._has_begun = True
+        jobs.begin(self._plan, missing)
+
+    def _wanted(self) -> int:
+        """Return how many tasks there should be."""
+        cluster = self._cluster
+        if self._settings.tasks is not None:
+            return self._settings.tasks
+        if cluster.is_elastic:
+            return self._needed()
+        return max(1, cluster.slots() or 0) if cluster.is_there else cluster.parallelism()
+
+    def _needed(self) -> int:
+        """Return how many tasks the backlog keeps busy; Spark takes executors for that many."""
+        now = self._recent
+        left = self._at_first if now is None else now.in_work + now.waiting + (now.backlog or 0)
+        at_once = self._settings.at_once or max(FEW, 2 * self._pipeline.batch_rows)
+        needed = max(1, -(-left // at_once))
+        most = self._cluster.most_tasks()
+        return needed if most is None else min(needed, most)
+
+    def _is_drained(self) -> bool:
+        """Return whether a run that empties the queue has nothing left to do."""
+        if self._settings.continuous:
+            return False
         try:
-            numbers = spark.range(0, self._tasks, 1, self._tasks)
-            table: pa.Table = numbers.mapInArrow(work, RESULT).toArrow()
-            return table
-        finally:
-            spark.removeTag(self._tag)
+            return not self._backlog.look().unsettled
+        except QueueError:
+            return False  # tasks find out what is wrong, and say so
 
-    def _take(self, table: pa.Table) -> None:
-        for content in table.column("content").to_pylist():
-            left = msgspec.json.decode(content, type=TaskResult)
+    def _release(self) -> None:
+        """Have tasks hand over whose executors go, and tasks end that have nothing to do."""
+        listener, cluster = self._listener, self._cluster
+        here = listener.connected()
+        on = {each.link: cluster.executor_of(each.stage, each.spark_task) for each in here}
+        leaving = cluster.leaving({each for each in on.values() if each is not None})
+        for link, executor in on.items():
+            if executor in leaving:
+                _log.info("executor %s goes, and hands over what it has in work", executor)
+                listener.leave(link)
+        if cluster.is_elastic and self._settings.tasks is None:
+            self._send_home(len(here) - self._needed())
+
+    def _send_home(self, many: int) -> None:
+        """End tasks that are idle for a while, so that Spark can let go of their executors."""
+        now_s = self._time.monotonic_s()
+        idle = {each.link for each in self._listener.idle()}
+        self._idle_since = {link: self._idle_since.get(link, now_s) for link in idle}
+        long = [link for link, since_s in self._idle_since.items() if now_s - since_s >= _IDLE_S]
+        for link in long[: max(0, many)]:
+            self._listener.leave(link)
+
+    def _is_left_alone(self) -> bool:
+        """Return whether tasks only wait for executors that went, and nothing is left for them."""
+        if not self._listener.is_deserted or self._jobs.is_cancelled:
+            return False
+        if not (self._is_stopping or self._is_drained()):
+            return False
+        # Spark may still count tasks of an executor that it has not missed yet.
+        return self._cluster.active_tasks(self._tag) == 0
+
+    def _take(self, results: Iterable[TaskResult]) -> None:
+        for left in results:
             self._listener.take(left)
-            self._failure = self._failure or left.failure
+            if left.failure is not None:
+                self._give_up(left.failure)
 
     def _reconcile(self) -> None:
         """Add what dead tasks have completed and could not report any more."""
@@ -408,10 +592,6 @@ class PipelineRun:
     def _close(self) -> None:
         self._stack.close()
         self._backlog.close()
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 # --- declared -----------------------------------------------------------------------------------
@@ -493,6 +673,7 @@ class Pipeline:
         timeout_s: StageTimeout = None,
         must_save: bool = False,
         weight: float = 1,
+        isolate: Literal["process"] | None = None,
     ) -> Self:
         """Add a stage, and return the pipeline.
 
@@ -512,6 +693,8 @@ class Pipeline:
             timeout_s: Seconds for one attempt; see ``Stages.stage``.
             must_save: Do not go on when it cannot be saved that the stage is done.
             weight: How much of the whole work it is, for people.
+            isolate: "process": it runs in a process of its own, killed at *timeout_s*; see
+                ``Stages.stage``. Not with *batch*.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -520,6 +703,8 @@ class Pipeline:
             raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
         if not 1 <= rows <= MOST_ROWS:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
+        if batch is not None and isolate is not None:
+            raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
         settings = {
             "when": when,
             "retries": retries,
@@ -528,6 +713,7 @@ class Pipeline:
             "timeout_s": timeout_s,
             "must_save": must_save,
             "weight": weight,
+            "isolate": isolate,
         }
         made = _Declared(name=name, run=run, batch=batch, rows=rows, settings=settings)
         # Declared once here, so that what is wrong is said at once and not by an executor.

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -65,23 +68,55 @@ class Plan:
     retries: RetryRule
     poison: PoisonRule
     grace_s: float
+    hand_over_s: float = 60.0
     tracing: bool = False
     """Whether this process sends spans, if it does not anyway."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work; what Spark calls in each task."""
+    def __call__(self, batches: Iterator[pa.RecordBatch], job: int) -> Iterator[pa.RecordBatch]:
+        """Work; what Spark calls in each task of a job."""
         for _ in batches:
             pass  # the number of the task, which its context has too
         if self.tracing:
             spans.start(SERVICE)
-        left = Task(self, current()).run()
+        task = Task(self, current(job))
+        with leaving_on_signals(task.leave):
+            left = task.run()
         if self.tracing:
             spans.flush()  # Spark may end this process at any time from now on
         yield pa.RecordBatch.from_pydict({"content": [msgspec.json.encode(left)]})
 
 
-def current() -> Who:
-    """Return which task this is."""
+_SIGNALS: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def leaving_on_signals(leave: Callable[[], None]) -> Iterator[None]:
+    """Have *leave* called when the executor is ended from outside, as by a preemption.
+
+    The system may tell this process itself with SIGTERM. If it tells only the executor, the process
+    that its Python workers come from sends SIGHUP to all of them. Both would end them at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        leave()
+
+    before = {each: signal.signal(each, heard) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def current(job: int) -> Who:
+    """Return which task this is.
+
+    Args:
+        job: The number of its job within the run.
+    """
     from pyspark import TaskContext  # noqa: PLC0415 - the rest needs no Spark
 
     context: Any = TaskContext.get()
@@ -93,6 +128,9 @@ def current() -> Who:
         pid=os.getpid(),
         task=0 if context is None else context.partitionId(),
         attempt=0 if context is None else context.attemptNumber(),
+        job=job,
+        stage=-1 if context is None else context.stageId(),
+        spark_task=-1 if context is None else context.taskAttemptId(),
     )
 
 
@@ -112,12 +150,20 @@ class Task:
         self._wishes = threading.Condition()
         self._stop_s: float | None = None
         self._hurries = False
+        self._leaves = False
         self._link = Link(
             plan.address, who, figures=self._figures, heard=self._heard, time=SystemTime()
         )
         self._recorder = Recorder(plan.stage_names, self._clock, self._link.tell)
         self._stages = plan.make_stages([self._recorder])
         self._hands: Hands | None = None
+
+    def leave(self) -> None:
+        """Have it hand over what it has in work and end, since its executor goes.
+
+        Takes no lock: signals call it.
+        """
+        self._leaves = True
 
     def run(self) -> TaskResult:
         """Work until it is over; return what the driver has to know still."""
@@ -143,14 +189,14 @@ class Task:
         try:
             while not hands.is_over:
                 with self._wishes:
-                    if self._stop_s is None:
+                    if self._stop_s is None and not self._leaves:
                         self._wishes.wait(_LOOK_S)
                     grace_s = self._stop_s
                 if grace_s is not None:
                     self._end(hands, grace_s)
-                elif os.getppid() != self._parent:
-                    # The executor is gone, and the driver does not wait for this process any more.
-                    hands.stop(0)
+                elif self._leaves or os.getppid() != self._parent:
+                    # Without its executor the driver does not wait for this process any more.
+                    self._end(hands, self._plan.hand_over_s, hands_over=True)
                 elif self._plan.drains and hands.is_idle and self._is_drained(backlog):
                     hands.stop(self._plan.grace_s)
                 else:
@@ -160,10 +206,15 @@ class Task:
         error = hands.failure
         return None if error is None else f"{type(error).__name__}: {error}"
 
-    def _end(self, hands: Hands, grace_s: float) -> None:
+    def _end(self, hands: Hands, grace_s: float, *, hands_over: bool = False) -> None:
         """Stop, and hear meanwhile whether it has to be faster."""
         stopping = threading.Thread(target=hands.stop, args=(grace_s,), daemon=True)
         stopping.start()
+        if hands_over:
+            # Not before, or what is given back at once would come round.
+            while hands.is_receiving and stopping.is_alive():
+                stopping.join(_MOMENT_S)
+            self._recorder.hand_over()
         with self._wishes:
             while stopping.is_alive():
                 if self._hurries:
@@ -214,6 +265,7 @@ class Task:
             if answer.stop_s is not None and self._stop_s is None:
                 self._stop_s = answer.stop_s
             self._hurries = self._hurries or answer.hurry
+            self._leaves = self._leaves or answer.leave
             self._wishes.notify_all()
 
 
@@ -276,6 +328,11 @@ class Hands:
     def is_over(self) -> bool:
         """Whether the first worker has ended, by itself or because it was told to."""
         return not self._thread.is_alive()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether more messages may come."""
+        return any(each.is_running for each in self._workers())
 
     @property
     def waiting(self) -> int:
@@ -357,12 +414,19 @@ class Hands:
 # Takes note of what happens to each message in an executor: hooks of the worker and its stages.
 
 
+HANDED_OVER: Final = "handed over, since the executor goes"
+"""Why a message was given back that an executor had in work which was told to go."""
+
+
 class _Life:
     """A message in work."""
 
-    __slots__ = ("began_at_ms", "began_s", "error", "resumed_at", "runs")
+    __slots__ = ("began_at_ms", "began_s", "error", "message", "resumed_at", "runs")
 
-    def __init__(self, began_at_ms: int, resumed_at: str | None) -> None:
+    def __init__(
+        self, began_at_ms: int, resumed_at: str | None, message: Message | None = None
+    ) -> None:
+        self.message = message
         self.began_at_ms = began_at_ms
         self.resumed_at = resumed_at
         self.runs: list[StageRun] = []
@@ -388,6 +452,18 @@ class Recorder(Hooks, StageHooks):
         self._lock = threading.Lock()
         self._lives: dict[tuple[str, int], _Life] = {}
         self._figures = Figures(stages={name: StageFigures() for name in stages})
+        self._hands_over = False
+
+    def hand_over(self) -> None:
+        """Have each message in work stop at its next stage, ``check`` or ``checkpoint``.
+
+        It is given back with what it has saved by then.
+        """
+        with self._lock:
+            self._hands_over = True
+            lives = list(self._lives.values())
+        for each in lives:
+            self._stop(each)
 
     def figures(self, waiting: int = 0, dropped: int = 0) -> Figures:
         """Return the figures so far; they are not changed any more."""
@@ -418,10 +494,13 @@ class Recorder(Hooks, StageHooks):
         """See :class:`Hooks`."""
         saved = message.saved
         resumed_at = None if saved is None else saved.stage
-        life = _Life(self._clock.now_ms(), resumed_at)
+        life = _Life(self._clock.now_ms(), resumed_at, message)
         with self._lock:
             self._lives[_key(message.delivery)] = life
             self._figures.resumed += resumed_at is not None
+            hands_over = self._hands_over
+        if hands_over:
+            self._stop(life)
 
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """See :class:`Hooks`."""
@@ -482,6 +561,12 @@ class Recorder(Hooks, StageHooks):
             self._figures.stages[stage].overdue += 1
 
     # --- inside ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _stop(life: _Life) -> None:
+        life.error = life.error or HANDED_OVER
+        if life.message is not None:
+            life.message.cancel_token.set(HANDED_OVER)
 
     def _end(self, message: Any, stage: str, outcome: str) -> StageFigures | None:
         """Note that a stage has ended; None: its message was settled before."""

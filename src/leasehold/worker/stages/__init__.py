@@ -14,6 +14,7 @@ from leasehold.worker.stages.declared import (
     StageMessage,
     StageOverdue,
 )
+from leasehold.worker.stages.isolated import StageDied
 from leasehold.worker.stages.pipeline import Stages
 from leasehold.worker.stages.progress_store import (
     KeepsProgress,
@@ -32,6 +33,7 @@ __all__ = [
     "ProgressForm",
     "ProgressStore",
     "SqliteProgress",
+    "StageDied",
     "StageHooks",
     "StageMessage",
     "StageOverdue",

@@ -437,6 +437,18 @@ class StageMessage:
         for callback in callbacks:
             callback()
 
+    def portable(self) -> tuple[tuple[str, ...], tuple[float, ...], int, int, Any, bool, int]:
+        """Return what another process needs for one of its own, besides the delivery.
+
+        Names and weights of the stages, their version, which of them it is, the state, whether it
+        is resumed, and the number of the attempt.
+        """
+        layout = self._layout
+        return (
+            *(layout.names, layout.weights, layout.version),
+            *(self._place, self.state, self.resumed, self.attempt),
+        )
+
     def on_overdue(self, callback: Callable[[], object]) -> None:
         """Call *callback* once when the stage has taken too long; at once if it has already."""
         with self._lock:

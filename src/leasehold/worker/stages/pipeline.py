@@ -27,9 +27,11 @@ from leasehold.worker.stages.declared import (
     make_stage,
     split_label,
 )
+from leasehold.worker.stages.isolated import IsolatedStage
 from leasehold.worker.stages.run import (
     Call,
     Durations,
+    Prepare,
     Run,
     Save,
     Step,
@@ -165,6 +167,7 @@ class Stages:
         timeout_s: StageTimeout = None,
         must_save: bool = False,
         weight: float = 1,
+        isolate: Literal["process"] | None = None,
     ) -> Callable[[F], F]:
         """Return a decorator that makes a function the next stage; the function stays as it is.
 
@@ -187,6 +190,9 @@ class Stages:
                 stage.
             weight: How much of the whole work it is, compared with the others, for people who look
                 at the fraction that is done.
+            isolate: "process": the stage runs in a process of its own, which is killed at
+                *timeout_s*, whatever it does, or ten seconds after its lease was lost. The message,
+                the state and what it returns are pickled.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -198,10 +204,12 @@ class Stages:
                 raise RuntimeError(f"stage {name!r} comes too late: the pipeline is in use")
             if any(each.name == name for each in self._stages):
                 raise ValueError(f"there is a stage {name!r} already")
+            if isolate not in {None, "process"}:
+                raise ValueError(f"stage {name!r}: isolate is {isolate!r}; 'process' or None")
             self._stages.append(
                 make_stage(
                     name,
-                    run,
+                    run if isolate is None else IsolatedStage(run),
                     when=when,
                     retries=retries,
                     retry_delay_s=retry_delay_s,
@@ -357,6 +365,7 @@ class Stages:
         """
         self._watch.rest()
         self._savings.rest()
+        self._end_processes()
 
     def close(self) -> None:
         """End the threads that watch for stages that take too long, and save, if there are any.
@@ -365,6 +374,12 @@ class Stages:
         """
         self._watch.close()
         self._savings.close()
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        for each in self._stages:
+            if isinstance(each.run, IsolatedStage):
+                each.run.close()
 
 
 def _in_loop() -> bool:
@@ -524,22 +539,30 @@ def _do(step: Step, message: Message, spans: Spans) -> Any:
             return step.stage.run(step.message, step.state)
     if isinstance(step, Save):
         return message.save_deferred() if step.saved is None else message.save(step.saved)
+    if isinstance(step, Prepare):
+        return step.run.prepare(step.message)
     return message.cancel_token.wait(step.seconds)
 
 
 async def _do_async(step: Step, message: Message, spans: Spans) -> Any:
     if isinstance(step, Call):
         with spans(step):
-            if not step.stage.is_async:
-                return await _in_thread(step)
-            if step.stoppable:
-                return await _stoppable(step)
-            return await step.stage.run(step.message, step.state)
+            return await _call_async(step)
     if isinstance(step, Save):
         if step.saved is None:
             return await asyncio.to_thread(message.save_deferred)
         return await message.asave(step.saved)
+    if isinstance(step, Prepare):
+        return await asyncio.to_thread(step.run.prepare, step.message)
     return await asyncio.sleep(step.seconds)
+
+
+async def _call_async(step: Call) -> Any:
+    if not step.stage.is_async:
+        return await _in_thread(step)
+    if step.stoppable:
+        return await _stoppable(step)
+    return await step.stage.run(step.message, step.state)
 
 
 async def _in_thread(step: Call) -> Any:

@@ -38,6 +38,7 @@ from leasehold.worker.stages.declared import (
     StageOverdue,
     as_json,
 )
+from leasehold.worker.stages.isolated import IsolatedStage
 from leasehold.worker.timing import SystemTime, Time
 
 _MOST_STAGES: Final = 1000
@@ -54,6 +55,13 @@ class Call(NamedTuple):
     """Whether it is to be stopped when it is overdue."""
 
 
+class Prepare(NamedTuple):
+    """Have a process ready for a stage that runs in one; its time begins only then."""
+
+    run: IsolatedStage
+    message: StageMessage
+
+
 class Save(NamedTuple):
     """Save it with the message; None: what was deferred."""
 
@@ -66,7 +74,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Step: TypeAlias = Call | Save | Wait
+Step: TypeAlias = Call | Prepare | Save | Wait
 Steps: TypeAlias = Generator[Step, Any, None]
 
 
@@ -186,6 +194,8 @@ class Run:
 
     def _attempt(self, stage: Stage, seen: StageMessage) -> Generator[Step, Any, Any]:
         self.telling.tell("begun", self.message, stage.name)
+        if isinstance(stage.run, IsolatedStage):
+            yield Prepare(stage.run, seen)
         stoppable = isinstance(stage.timeout_s, int | float)
         watched = self._watched(stage, seen, stoppable=stoppable)
         began_s = self.time.monotonic_s()

@@ -205,3 +205,43 @@ def speaking(driver: Collector, of: Who) -> Iterator[Lines]:
 def test_the_secret_is_not_shown() -> None:
     """Logs that have an address in them do not give it away."""
     assert "hush" not in repr(Address("vm", 1, "hush"))
+
+
+def test_one_task_can_be_told_to_leave_and_counts_as_over_from_then_on() -> None:
+    """The others are not told; a new attempt at the task counts again."""
+    with collector() as (driver, _):
+        heard: dict[str, list[Answer]] = {"a": [], "b": []}
+        links = [
+            link_to(driver.address, Who(name, "vm:1", "vm", 7, place, 0, job=1), heard[name].append)
+            for place, name in enumerate(heard)
+        ]
+        for each in links:
+            each.start()
+        wait_until(lambda: len(driver.connected()) == 2)
+        assert driver.over(1) == 0
+        driver.leave("a")
+        wait_until(lambda: bool(heard["a"]))
+        assert heard["a"][0].leave
+        assert [each.link for each in driver.connected()] == ["b"]
+        assert (driver.over(1), driver.over(2)) == (1, 0)
+        for each in links:
+            each.close()
+        wait_until(lambda: driver.is_deserted)
+        assert heard["b"] == []
+        assert driver.over(1) == 2
+        again = link_to(driver.address, Who("c", "vm:1", "vm", 7, 0, 1, job=1))
+        again.start()
+        wait_until(lambda: driver.over(1) == 1)
+        again.close()
+
+
+def test_a_task_is_idle_as_long_as_it_has_nothing_in_hand() -> None:
+    """Whether it works or only holds messages that wait."""
+    with collector() as (driver, _):
+        figures = Figures()
+        link = link_to(driver.address, who("a"), figures=lambda: figures)
+        link.start()
+        wait_until(lambda: [each.link for each in driver.idle()] == ["a"])
+        figures.waiting = 1
+        wait_until(lambda: not driver.idle())
+        link.close()

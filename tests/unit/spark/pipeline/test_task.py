@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline
 from leasehold.spark.pipeline.channel import Answer
-from leasehold.spark.pipeline.task import Plan, Task
+from leasehold.spark.pipeline.task import HANDED_OVER, Plan, Task, leaving_on_signals
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Poison
@@ -53,6 +54,13 @@ def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
         "grace_s": 10.0,
     }
     return Plan(**(given | more))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for another thread; the test's time-out bounds it."""
+    pause = threading.Event()
+    while not is_so():
+        pause.wait(0.002)
 
 
 def keep(message: Any, state: Any) -> Any:
@@ -209,3 +217,47 @@ def test_asynchronous_stages_run_in_one_event_loop(server: InProcessServer, clie
     left = Task(plan(server, Pipeline("films").stage("scan", scan)), who()).run()
     assert [row.outcome for row in left.rows] == ["done", "done"]
     assert len(threads) == 1
+
+
+def test_a_task_that_is_to_leave_hands_over_at_the_next_checkpoint(
+    server: InProcessServer, client: Client
+) -> None:
+    """What it has saved is there, the message is visible at once, and the task ends."""
+    queue = client.queue("films")
+    queue.put("a long film")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def encode(message: Any, state: Any) -> Any:
+        begun.set()
+        go_on.wait(30)
+        message.checkpoint({"frame": 7})
+        return state
+
+    pipeline = Pipeline("films").stage("scan", keep).stage("encode", encode)
+    task = Task(plan(server, pipeline, lease=LeaseSettings.of(600)), who())
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(task.run()))
+    thread.start()
+    assert begun.wait(30)
+    task.leave()
+    wait_until(lambda: task._recorder._hands_over)
+    go_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    (row,) = [row for row in results[0].rows if row.outcome == "interrupted"]
+    assert row.reason == HANDED_OVER
+    assert row.stages[-1].stage == "encode"
+    (again,) = queue.receive(visibility_timeout_s=30)
+    saved = again.saved
+    assert (saved["stage"], saved["state"]) == ("encode", {"frame": 7})
+
+
+def test_a_signal_to_the_process_has_the_task_leave_and_is_ignored_afterwards() -> None:
+    """SIGHUP is what the workers of an executor get that ends; it must not end them at once."""
+    heard = []
+    before = signal.getsignal(signal.SIGHUP)
+    with leaving_on_signals(lambda: heard.append(1)):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+    assert len(heard) == 2
+    assert signal.getsignal(signal.SIGHUP) is before
