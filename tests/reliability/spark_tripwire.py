@@ -23,6 +23,8 @@ class Step(StrEnum):
     STAGE = "stage"
     PUBLISH = "publish"
     SETTLE = "settle"
+    EXEMPT = "exempt"
+    """The sink notes which messages of a claim are not to be completed with it."""
     OTHER = "other"
 
 
@@ -32,6 +34,7 @@ _STEPS: Final = (
     (Step.PUBLISH, re.compile(rb"POST \S+/transactions/[^/ ]+/publish")),
     (Step.STAGE, re.compile(rb"(POST|PUT) \S+/transactions/[^/ ]+")),
     (Step.SETTLE, re.compile(rb"POST \S+/streams/[^/ ]+/settle")),
+    (Step.EXEMPT, re.compile(rb"POST \S+/streams/[^/ ]+/claims/\d+/exemptions")),
 )
 
 Watcher = Callable[[Step, bool], None]
