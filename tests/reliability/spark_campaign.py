@@ -29,13 +29,15 @@ from leasehold.client.models import Completion, NewMessage
 from leasehold.spark.cluster import Cluster
 from tests.e2e.server import Endpoint
 from tests.reliability.running import KillableServer
-from tests.reliability.spark_query import Settings, chained, state_file
+from tests.reliability.spark_query import Settings, chained, is_bad, state_file
 from tests.reliability.spark_tripwire import Step, Tripwire
 
 QUEUE: Final = "spark-kill"
 RUN_S: Final = 150.0
 """How long one run of the query may take."""
 _DRAIN_LEASE_S: Final = 60
+_QUEUES: Final = ("queue", "pipeline")
+"""Sinks that write to a queue."""
 
 
 class Point(StrEnum):
@@ -43,6 +45,8 @@ class Point(StrEnum):
 
     CLAIMED = "after the claim"
     READING = "in the read"
+    NOTED = "after the exemptions"
+    """Of a pipeline: what has failed is noted, and nothing is published yet."""
     WRITTEN = "after the sink's commit"
     SETTLING = "before the settle"
 
@@ -98,7 +102,7 @@ class Campaign:
     Args:
         server: Which the query reads from; it can be killed and comes back on another port.
         root: Folder of the checkpoint and the output.
-        sink: ``table``, ``queue`` or ``groups``.
+        sink: ``table``, ``queue``, ``groups`` or ``pipeline``.
         lease_s: Of the claims.
         cluster: On which the query runs; None: in the driver's own process.
     """
@@ -164,7 +168,7 @@ class Campaign:
     def _strike(self, settings: Settings, group: list[tuple[Victim, Point]]) -> None:
         """Run the query, and kill each victim when it comes to its point."""
         dies = group[0][0] in _ENDING
-        writes = self._sink != "queue" and group[0][1] is Point.WRITTEN
+        writes = self._sink not in _QUEUES and group[0][1] is Point.WRITTEN
         dies_itself = group[0][0] in {Victim.DRIVER, Victim.MACHINE} and writes
         with self._lock:
             self._armed.extend(() if dies_itself else group)
@@ -183,7 +187,9 @@ class Campaign:
             return Step.READ, True
         if point is Point.SETTLING:
             return Step.SETTLE, False
-        return (Step.PUBLISH, True) if self._sink == "queue" else (Step.SETTLE, False)
+        if point is Point.NOTED:
+            return Step.EXEMPT, True
+        return (Step.PUBLISH, True) if self._sink in _QUEUES else (Step.SETTLE, False)
 
     def _blow(self, victim: Victim) -> Callable[[], None]:
         return {
@@ -288,12 +294,14 @@ class Campaign:
             return client.queue(QUEUE).counts().total == 0
 
     def _look(self) -> None:
-        expected = Counter(self._bodies)
+        aside = [f"aside: {each}" for each in self._bodies if self._is_pipeline and is_bad(each)]
+        good = [each for each in self._bodies if not (self._is_pipeline and is_bad(each))]
+        expected = Counter(good + aside)
         self.outcome.put = expected.total()
         with self._client() as client:
             counts = client.queue(QUEUE).counts()
             self.outcome.left = counts.total + counts.staged
-            found = Counter(self._queue(client) if self._sink == "queue" else self._table())
+            found = Counter(self._queue(client) if self._sink in _QUEUES else self._table())
         self.outcome.missing = sorted((expected - found).elements())
         self.outcome.twice = sorted((found - expected).elements())
 
@@ -341,7 +349,14 @@ class Campaign:
         out = client.queue(f"{QUEUE}-out")
         while received := out.receive(1_000, visibility_timeout_s=_DRAIN_LEASE_S):
             for message in received:
-                yield message.body.decode()
+                yield message.json() if self._is_pipeline else message.text
+        if self._is_pipeline:
+            for poisoned in client.queue(f"{QUEUE}-poison").inspect(body=True):
+                yield f"aside: {poisoned.text}"
+
+    @property
+    def _is_pipeline(self) -> bool:
+        return self._sink == "pipeline"
 
 
 class ResultsCampaign(Campaign):

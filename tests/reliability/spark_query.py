@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -21,7 +22,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from leasehold.spark.pipeline import Pipeline
 from leasehold.spark.session import cluster_session, local_session
+from leasehold.worker.errors import Poison
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,8 @@ class Settings:
     sink: str
     """``table``: Parquet by foreachBatch, one folder for each batch; ``queue``: our own sink;
     ``groups``: as ``table``, by tasks that read whole groups and fold each into a state;
-    ``results``: what became of the messages, by Spark's own sink for Parquet."""
+    ``results``: what became of the messages, by Spark's own sink for Parquet;
+    ``pipeline``: our own sink, by the stages of :func:`pipeline`."""
     limit: int
     """Messages of one micro-batch."""
     lease_s: int
@@ -54,8 +59,9 @@ def main() -> None:
     """Run the query until the queue is empty."""
     settings = Settings(**json.loads(sys.argv[1]))
     spark = _session(settings)
-    if settings.sink == "results":
-        _start_results(spark, settings).awaitTermination()
+    if settings.sink in {"results", "pipeline"}:
+        start = _start_results if settings.sink == "results" else _stream
+        start(spark, settings).awaitTermination()
         spark.stop()
         return
     source = (
@@ -137,6 +143,52 @@ def _start(source: DataFrame, settings: Settings) -> Any:
         started.option("checkpointLocation", str(root / "checkpoint"))
         .trigger(availableNow=True)
         .start()
+    )
+
+
+# --- pipeline ------------------------------------------------------------------------------------
+
+
+def is_bad(body: str) -> bool:
+    """Return whether a message is set aside."""
+    return int(body.split()[1]) % 10 == _BAD
+
+
+_BAD = 7
+_FAILING = 0.3
+"""Of all that are delivered for the first time. Another run of a micro-batch has others fail."""
+
+
+def pipeline(queue: str) -> Pipeline:
+    """Return stages that set some messages aside, and have others tried again, at random."""
+
+    def sort_out(message: Any, _state: Any) -> Any:
+        if is_bad(message.text):
+            raise Poison("bad")
+        return message.text
+
+    def fail_some(table: pa.Table) -> pa.Table:
+        counts = table["dequeue_count"].to_pylist()
+        failing = [each == 1 and random.random() < _FAILING for each in counts]
+        verdicts = ["not now" if each else None for each in failing]
+        return pa.table({"state": table["state"], "retry": pa.array(verdicts, pa.string())})
+
+    return Pipeline(queue).stage("sort", sort_out).stage("fail", fail_some, batch="arrow")
+
+
+def _stream(spark: SparkSession, settings: Settings) -> Any:
+    return pipeline(settings.queue).stream(
+        spark,
+        connection=settings.connection_string,
+        stream=settings.stream,
+        checkpoint=str(Path(settings.root) / "checkpoint"),
+        to=f"{settings.queue}-out",
+        trigger={"availableNow": True},
+        max_messages=settings.limit,
+        lease_s=settings.lease_s,
+        retries=RetryRule(kind="fixed", initial_s=0),
+        poison=PoisonRule(max_failures=None),
+        options={"numPartitions": "2"},
     )
 
 

@@ -23,6 +23,8 @@ class Step(StrEnum):
     STAGE = "stage"
     PUBLISH = "publish"
     SETTLE = "settle"
+    EXEMPT = "exempt"
+    """The sink notes which messages of a claim are not to be completed with it."""
     OTHER = "other"
 
 
@@ -35,6 +37,7 @@ _STEPS: Final = (
     (Step.READ, re.compile(rb"GET \S+/events\?after=\d+&limit=\d{4,}[ &]")),
     (Step.OPEN, re.compile(rb"GET \S+/events\?")),
     (Step.SETTLE, re.compile(rb"POST \S+/streams/[^/ ]+/settle")),
+    (Step.EXEMPT, re.compile(rb"POST \S+/streams/[^/ ]+/claims/\d+/exemptions")),
 )
 
 Watcher = Callable[[Step, bool], None]

@@ -134,23 +134,26 @@ def give_back(path: str, token: int) -> Call:
     return dataclasses.replace(call, done_if="claim-not-found")
 
 
-def exempt(path: str, token: int, number: int, exemptions: Iterable[Exemption]) -> Iterator[Call]:
+def exempt(
+    path: str, token: int, number: int, exemptions: Iterable[Exemption], *, replace: bool
+) -> Iterator[Call]:
     """Yield calls that note exemptions, some at a time; a repeated note changes nothing.
 
     Raises:
-        ValueError: One is of another claim, or there is none.
+        ValueError: One is of another claim, or there is none and nothing to replace.
     """
     given = iter(exemptions)
     slice_ = list(islice(given, _NOTED_AT_ONCE))
-    if not slice_:
+    if not slice_ and not replace:
         raise ValueError("there is nothing to exempt")
-    while slice_:
+    while slice_ or replace:
         for each in slice_:
             if each.number != number:
                 raise ValueError(f"the exemption is of claim {each.number}, not of {number}")
         noted = [_noted(each) for each in slice_]
-        request = wire.ExemptRequest(token=token, exemptions=noted)
+        request = wire.ExemptRequest(token=token, exemptions=noted, replace=replace or None)
         yield send("POST", f"{path}/exemptions", request, repeatable=True)
+        replace = False  # the rest is added to the first ones
         slice_ = list(islice(given, _NOTED_AT_ONCE))
 
 

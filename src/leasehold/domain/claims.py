@@ -299,6 +299,9 @@ class ExemptMembers(Command[Claim]):
     number: int
     exemptions: tuple[Exemption, ...]
     """All of this claim."""
+    replace: bool = False
+    """Whether whatever was noted of the claim before is forgotten: for a consumer that has done the
+    whole claim anew, and whose first try had other exemptions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ MESSAGE: Final = StructType(
 )
 """Columns of the messages of a stream. ``expires_at`` is null for those that never expire."""
 
+CLAIM_TOKEN: Final = StructField("claim_token", LongType(), nullable=False)
+"""Only where it is asked for: with it a sink may say what becomes of single messages of a claim."""
+
 
 def message_schema(options: ReadOptions) -> StructType:
     """Return the columns of a stream of messages, where the user gives none."""
@@ -76,6 +79,8 @@ def chosen(schema: StructType, columns: tuple[str, ...] | None) -> StructType:
     if columns is None:
         return schema
     known = {field.name.lower(): field for field in schema.fields}
+    if "claim" in known:
+        known[CLAIM_TOKEN.name] = CLAIM_TOKEN
     for name in columns:
         if name.lower() not in known:
             near = nearest(name, [field.name for field in schema.fields])

@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
@@ -45,6 +45,15 @@ from leasehold.client.errors import (
 )
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_PUBLISHED_PARTS
 from leasehold.domain.wording import count_of
+from leasehold.spark.claimed_rows import (
+    CLAIMED,
+    BadColumns,
+    ClaimedRows,
+    Members,
+    check_claimed,
+    joined,
+    note_members,
+)
 from leasehold.spark.connection import (
     connect,
     current_task,
@@ -120,6 +129,7 @@ class StagedRowsGone(RuntimeError):
 class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
+        self._names = tuple(field.name.lower() for field in schema.fields)
         self._names_queues = "queue" in (name.lower() for name in schema.names)
         self._stager = Stager(
             rows=Rows.of(options, schema),
@@ -130,11 +140,27 @@ class _Writer:
 
     def _stage(self, name: str, part: str, batches: Iterator[pa.RecordBatch]) -> TaskDone:
         policy = patient(self._options.retry_patience * _TASK_SHARE)
+        claimed = ClaimedRows(self._names)
         try:
             with connect(self._options.place, policy) as client, self._missing_queue_named(client):
-                return self._stager.stage(client.transaction(name), part, batches)
+                rows = map(claimed.taken_from, batches)
+                done = self._stager.stage(client.transaction(name), part, rows)
+                return replace(done, claims=claimed.claims)
         finally:
             self._send_spans()
+
+    def _exempt(self, name: str, done: Sequence[TaskDone]) -> None:
+        """Note with the claims which of their messages are not to be completed.
+
+        What an earlier run of the same rows has noted is forgotten: what counts is what these rows
+        say, with which it is published.
+        """
+        found = joined(each.claims for each in done if not each.already)
+        if not found:
+            return
+        with connect(self._options.place, patient(self._options.retry_patience)) as client:
+            for claim, members in found.items():
+                note_members(client, claim, members, name)
 
     def _send_spans(self) -> None:
         """Send the spans that there are: Spark may end this process at any time from now on."""
@@ -196,6 +222,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         done = _finished(messages)
         if not done:
             return
+        self._exempt(done[0].transaction, done)
         found = self._publish(done[0].transaction, _parts(done))
         if any(each.already for each in done):
             log.warning(
@@ -237,6 +264,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Publish what the tasks have staged."""
         done = _finished(messages)
         parts = _parts(done)
+        self._exempt(self._name, done)
         if not parts and not self._options.txn_id:
             return
         found = self._publish(self._name, parts)
@@ -288,6 +316,7 @@ COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "dedup_key": _TEXT,
     "group_id": _TEXT,
     "visibility_timeout_s": _WHOLE,
+    CLAIMED: (StructType,),
 }
 """What a row may say of its message, and in which types of Spark."""
 
@@ -298,10 +327,6 @@ _WORDS: Final = {
     ByteType: "a whole number",
     MapType: "map<string,string>",
 }
-
-
-class BadColumns(ValueError):
-    """The table cannot be sent: it has columns that are no part of a message, or lacks some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,10 +346,11 @@ class Rows:
             BadColumns: It has one that is unknown or of a wrong type, or one is missing.
         """
         names = tuple(field.name.lower() for field in schema.fields)
-        for field, name in zip(schema.fields, names, strict=True):
-            _check(field.name, name, field.dataType)
+        for column, name in zip(schema.fields, names, strict=True):
+            _check(column.name, name, column.dataType)
         if len(set(names)) < len(names):
             raise BadColumns("two columns have the same name, but for upper and lower case")
+        names = tuple(name for name in names if name != CLAIMED)
         if "body" not in names:
             raise BadColumns(
                 "the column body is missing: it is the message; "
@@ -397,6 +423,8 @@ def _check(shown: str, name: str, kind: DataType) -> None:
             f"{', '.join(COLUMNS)}; to send whole rows select to_json(struct(*)) AS body"
         )
     fits = isinstance(kind, kinds) or (isinstance(kind, NullType) and name != "body")
+    if isinstance(kind, StructType) and name == CLAIMED:
+        check_claimed(kind)
     if isinstance(kind, MapType):
         fits = fits and isinstance(kind.keyType, StringType)
         fits = fits and isinstance(kind.valueType, StringType)
@@ -425,6 +453,8 @@ class TaskDone(WriterCommitMessage):
     """0 if it staged nothing: then there is no such part."""
     already: bool = False
     """The transaction had been published before; the rows were dropped."""
+    claims: Members = field(default_factory=dict)
+    """The claims that its rows came from, and which of their messages are not to be completed."""
 
 
 class Staging(Protocol):

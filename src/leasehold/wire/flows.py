@@ -209,8 +209,10 @@ class Exemption(NotedExemption, kw_only=True, gc=False):
 class ExemptRequest(TokenRequest, kw_only=True):
     """What becomes of members when their claim is settled."""
 
-    exemptions: Annotated[list[NotedExemption], said(minItems=1, maxItems=MAX_ITEMS)]
-    """Of a claim up to 10,000 members are noted."""
+    exemptions: Annotated[list[NotedExemption], said(maxItems=MAX_ITEMS)]
+    """Of a claim up to 10,000 members are noted. At least one, unless ``replace`` is true."""
+    replace: Annotated[bool, said(default=False)] | None = None
+    """Whether whatever was noted of the claim before is forgotten."""
 
 
 class BindRequest(TokenRequest, kw_only=True):

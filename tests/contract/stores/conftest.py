@@ -282,7 +282,8 @@ class Asker:
         """Note exemptions of members of a claim."""
         stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
         token = more.pop("token", None) or self.stream(stream, queue).token
-        return self.ask(cl.ExemptMembers(ACCOUNT, queue, stream, token, number, exemptions))
+        anew = more.pop("replace", False)
+        return self.ask(cl.ExemptMembers(ACCOUNT, queue, stream, token, number, exemptions, anew))
 
     def bind(self, number: int = 1, transaction: str = "tx", **more: Any) -> Any:
         stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)

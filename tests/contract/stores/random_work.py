@@ -264,6 +264,8 @@ class RandomWork:
         """Note exemptions and bind a claim, and publish that; now and then it is fenced before."""
         named = (ACCOUNT, stream.queue, stream.stream, stream.token, claim.number)
         self._ask(cl.ExemptMembers(*named, exemptions))
+        if self._rng.random() < 0.2:
+            self._ask(cl.ExemptMembers(*named, exemptions[1:], True))
         name = f"t{self._names}"
         self._ask(cl.BindClaim(*named, name))
         if self._rng.random() < 0.2:

@@ -68,6 +68,35 @@ def test_the_last_note_counts(claimer: Asker) -> None:
     assert claimer.split() == (0, 0, 0, 1, 0)
 
 
+@pytest.mark.parametrize("again", [(), (b"2",), (b"1", b"4")])
+def test_notes_are_replaced(claimer: Asker, again: tuple[bytes, ...]) -> None:
+    """A consumer that does a claim anew says what becomes of it now, whatever it said before."""
+    claimer.claim(1)
+    claimer.exempt(claimer.exemption(b"1"), claimer.exemption(b"3", outcome=Outcome.BURIED))
+    noted = claimer.exempt(*(claimer.exemption(body) for body in again), replace=True)
+    assert noted.noted == len(again)
+    assert claimer.stream().claims == (noted,)
+    settled = claimer.settle(1)
+    assert (settled.completed, settled.exempted) == (5 - len(again), len(again))
+    assert claimer.bodies() == list(again)
+
+
+def test_a_replacement_that_is_refused_changes_nothing(
+    claimer: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was noted before stays, and the limit counts what is noted anew only."""
+    monkeypatch.setattr("leasehold.domain.claims.MAX_NOTED", 2)
+    claimer.claim(1)
+    bodies = (b"1", b"2", b"3")
+    one, two, three = (claimer.exemption(body) for body in bodies)
+    claimer.exempt(one, two)
+    assert isinstance(claimer.exempt(one, two, three, replace=True), OutOfRange)
+    assert claimer.stream().claims[0].noted == 2
+    assert claimer.exempt(two, three, replace=True).noted == 2
+    assert claimer.settle(1).exempted == 2
+    assert claimer.bodies() == [b"2", b"3"]
+
+
 def test_nothing_need_be_noted(claimer: Asker) -> None:
     """A task may have no bad members."""
     claim = claimer.claim(1)

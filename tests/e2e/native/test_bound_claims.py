@@ -114,6 +114,14 @@ def test_a_settling_tells_of_other_streams(
     assert driver.do(client.transaction(name).get()).state == "published"
 
 
+def test_what_was_noted_can_be_replaced(driver: Driver, stream: Any) -> None:
+    """By other notes, or by none."""
+    [first, *_] = driver.do(stream.read(1))
+    driver.do(stream.exempt(1, [Exemption(1, first.id)]))
+    assert driver.do(stream.exempt(1, [], replace=True)).noted == 0
+    assert driver.do(stream.settle(1)).exempted == 0
+
+
 def test_what_cannot_be_noted_or_bound(driver: Driver, stream: Any, name: str) -> None:
     """Each says why."""
     with pytest.raises(errors.MemberNotFound):

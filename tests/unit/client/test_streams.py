@@ -179,6 +179,17 @@ def test_many_exemptions_go_in_several_requests(driver: Driver) -> None:
     assert sent[1] == [{"id": "m1000", "outcome": "failed"}]
 
 
+@pytest.mark.parametrize("count", [0, 1_001])
+def test_the_first_request_replaces_what_was_noted(driver: Driver, count: int) -> None:
+    """The others add to it; also where there is nothing to note."""
+    script = Script(answer({**CLAIM, "noted": 0}), answer({**CLAIM, "noted": count}))
+    many = (Exemption(4, f"m{number}") for number in range(count))
+    driver.do(stream(driver, script).exempt(4, many, replace=True))
+    sent = [json.loads(request.content) for request in script.requests]
+    assert [each.get("replace", False) for each in sent] == [True, False][: len(sent)]
+    assert sum(len(each["exemptions"]) for each in sent) == count
+
+
 @pytest.mark.parametrize("exemptions", [[], [Exemption(4, ID), Exemption(5, ID)]])
 def test_exemptions_are_of_the_claim(driver: Driver, exemptions: list[Exemption]) -> None:
     """And there are some; else nothing is sent."""

@@ -239,7 +239,9 @@ class AsyncStream:
         """
         await self._transport.call(streams.give_back(self._claim(number), self._token))
 
-    async def exempt(self, number: int, exemptions: Iterable[Exemption]) -> ClaimInfo:
+    async def exempt(
+        self, number: int, exemptions: Iterable[Exemption], *, replace: bool = False
+    ) -> ClaimInfo:
         """Note what becomes of members when their claim is settled, and not completed with it.
 
         Until then nothing is changed, and no other consumer need know: whoever reads a part of a
@@ -250,6 +252,8 @@ class AsyncStream:
             number: Of the claim.
             exemptions: One or more, all of this claim; up to 10,000 members of it are noted. They
                 are sent 1,000 at a time: if one is refused, those before it may be noted.
+            replace: Forget whatever was noted of the claim before: for a consumer that has done
+                the whole claim anew. There need be no exemption then.
 
         Raises:
             StaleToken: Another consumer has attached since: stop.
@@ -262,7 +266,8 @@ class AsyncStream:
             ValueError: There is no exemption, or one is of another claim.
             RuntimeError: The handle has no token: attach first.
         """
-        for call in streams.exempt(self._claim(number), self._token, number, exemptions):
+        path, token = self._claim(number), self._token
+        for call in streams.exempt(path, token, number, exemptions, replace=replace):
             answer = await self._transport.call(call)
         return streams.claim(answer)
 

@@ -313,7 +313,8 @@ def _sizes(page: MemberPage | MemberColumns) -> list[int]:
 async def exempt(call: Call) -> Response:
     """Note what becomes of members when their claim is settled."""
     request = await apart(len(call.request.body), _EXEMPT.read, call)
-    if not 1 <= len(request.exemptions) <= MAX_ITEMS:
+    anew = bool(request.replace)
+    if not (0 if anew else 1) <= len(request.exemptions) <= MAX_ITEMS:
         raise too_many("$.exemptions", len(request.exemptions))
     number = number_of(call)
     exemptions = [
@@ -321,7 +322,7 @@ async def exempt(call: Call) -> Response:
         for place, each in enumerate(request.exemptions)
     ]
     token = within("$.token", request.token, NUMBERS)
-    command = ExemptMembers(*_stream_of(call), token, number, tuple(exemptions))
+    command = ExemptMembers(*_stream_of(call), token, number, tuple(exemptions), anew)
     return _reply_claim(call, await call.services.perform(command))
 
 

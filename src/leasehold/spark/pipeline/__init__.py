@@ -1,4 +1,4 @@
-"""Pipelines of stages on Spark executors, each message on a lease of its own."""
+"""Pipelines of stages on Spark: as workers on executors, or as streaming queries."""
 
 from leasehold.spark.pipeline.listener import (
     PipelineListener,
@@ -6,6 +6,7 @@ from leasehold.spark.pipeline.listener import (
     PipelineStartedEvent,
     PipelineTerminatedEvent,
 )
+from leasehold.spark.pipeline.queries import StageQueries, StreamSettings
 from leasehold.spark.pipeline.report import Progress, Report
 from leasehold.spark.pipeline.run import Pipeline, PipelineFailed, PipelineRun, RunSettings
 
@@ -20,4 +21,6 @@ __all__ = [
     "Progress",
     "Report",
     "RunSettings",
+    "StageQueries",
+    "StreamSettings",
 ]

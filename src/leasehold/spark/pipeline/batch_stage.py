@@ -41,8 +41,11 @@ tables would have few rows where messages take no time."""
 _VERDICTS: Final = ("poison", "retry")
 
 
-class _Given(NamedTuple):
-    message: StageMessage
+class Given(NamedTuple):
+    """A message that a call of a stage gets, and its state."""
+
+    message: Any
+    """Has an ``id`` at least."""
     state: Any
 
 
@@ -61,15 +64,15 @@ class BatchStage:
     def __init__(self, run: Callable[[Any], Any], form: BatchForm, rows: int) -> None:
         self._run = run
         self._form = form
-        self._gathering: CallBatcher[_Given, Any] = CallBatcher(
+        self._gathering: CallBatcher[Given, Any] = CallBatcher(
             self._serve, most=rows, linger_s=LINGER_S
         )
 
     def __call__(self, message: StageMessage, state: Any) -> Any:
         """Do the stage for *message*, together with others, and return its next state."""
-        return self._gathering.ask(_Given(message, state))
+        return self._gathering.ask(Given(message, state))
 
-    def _serve(self, given: Sequence[_Given]) -> Sequence[Any]:
+    def _serve(self, given: Sequence[Given]) -> Sequence[Any]:
         try:
             returned = self._run(_as_pandas(given) if self._form == "pandas" else _as_arrow(given))
             return read_result(returned, given)
@@ -80,7 +83,7 @@ class BatchStage:
         return [*self._serve(given[:middle]), *self._serve(given[middle:])]
 
 
-def _as_arrow(given: Sequence[_Given], *, states: bool = True) -> pa.Table:
+def _as_arrow(given: Sequence[Given], *, states: bool = True) -> pa.Table:
     messages = [each.message for each in given]
     columns: list[list[Any]] = [
         [each.id for each in messages],
@@ -95,7 +98,7 @@ def _as_arrow(given: Sequence[_Given], *, states: bool = True) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=COLUMNS)
 
 
-def _as_pandas(given: Sequence[_Given]) -> Any:
+def _as_pandas(given: Sequence[Given]) -> Any:
     import pandas as pd  # type: ignore[import-untyped]  # noqa: PLC0415 - only who uses it needs it
 
     frame = _as_arrow(given, states=False).to_pandas()
@@ -103,7 +106,7 @@ def _as_pandas(given: Sequence[_Given]) -> Any:
     return frame
 
 
-def read_result(returned: Any, given: Sequence[_Given]) -> list[Any]:
+def read_result(returned: Any, given: Sequence[Given]) -> list[Any]:
     """Return the next state of each message, or the exception that its row asks for.
 
     Args:
@@ -158,7 +161,7 @@ def _columns(returned: Any) -> tuple[dict[str, Sequence[Any]], bool]:
     return found, True
 
 
-def _in_order(columns: Mapping[str, Sequence[Any]], given: Sequence[_Given]) -> Sequence[int]:
+def _in_order(columns: Mapping[str, Sequence[Any]], given: Sequence[Given]) -> Sequence[int]:
     """Return which row is that of each message."""
     count = len(next(iter(columns.values()), ()))
     ids = columns.get("message_id")

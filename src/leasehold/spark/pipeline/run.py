@@ -24,9 +24,11 @@ from leasehold.spark.pipeline.backlog import (
 )
 from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
+from leasehold.spark.pipeline.dataframe import Rules, TableStage, transformed
 from leasehold.spark.pipeline.display import Show, display_for
 from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line
 from leasehold.spark.pipeline.listener import Listeners, PipelineListener
+from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
 from leasehold.spark.pipeline.report import Progress, Report, Spool
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
@@ -42,6 +44,7 @@ from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
@@ -784,6 +787,58 @@ class Pipeline:
             PipelineFailed: It could not go on.
         """
         return PipelineRun(self, spark, RunSettings(**settings)).run()
+
+    def transform(
+        self,
+        messages: DataFrame,
+        *,
+        retries: RetryRule | None = None,
+        poison: PoisonRule | None = None,
+    ) -> DataFrame:
+        """Return messages with what the stages make of them, each stage a node of the plan.
+
+        For ``df.transform(pipeline.transform)``. Nothing is settled; :meth:`stream` does that.
+
+        Args:
+            messages: With the columns ``message_id`` and ``body`` at least, of a stream or not.
+            retries: How long a message that fails is to wait; None: as in ``RetryRule()``.
+            poison: When it is to be set aside; None: as in ``PoisonRule()``.
+
+        Raises:
+            ValueError: A column is missing, or a stage has a setting without meaning here.
+        """
+        rules = Rules(retries=retries or RetryRule(), poison=poison or PoisonRule())
+        return transformed(messages, self._table_stages(), rules).drop("claimed_id")
+
+    def stream(self, spark: SparkSession, **settings: Any) -> StreamingQuery | StageQueries:
+        """Begin to work the queue off as a streaming query, and return that.
+
+        For work of milliseconds: the stages are transformations of one claim for each micro-batch.
+
+        Args:
+            spark: The session.
+            **settings: Those of :class:`leasehold.spark.pipeline.StreamSettings`.
+
+        Raises:
+            ValueError: A setting is wrong, or a stage has one without meaning here.
+        """
+        made = StreamSettings(**settings)
+        return start_queries(self.name, self.queue, self._table_stages(made), spark, made)
+
+    def _table_stages(self, settings: StreamSettings | None = None) -> list[TableStage]:
+        found = [
+            TableStage(
+                name=each.name,
+                run=each.run,
+                batch=each.batch,
+                rows=each.rows,
+                settings=each.settings,
+            )
+            for each in self._declared
+        ]
+        for stage in found:
+            stage.check(is_saved=settings is not None and settings.between == "queues")
+        return found
 
     def _made(
         self, declared: Iterable[_Declared], hooks: Iterable[StageHooks], *, results: bool = False

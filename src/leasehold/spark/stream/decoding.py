@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 import datetime as dt
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import GenericAlias
 from typing import Annotated, Any, Final, NamedTuple, Required, TypedDict
 
@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from leasehold.spark.options import BadOption, ReadOptions, nearest
-from leasehold.spark.schemas import MESSAGE, arrow_schema
+from leasehold.spark.schemas import CLAIM_TOKEN, MESSAGE, arrow_schema
 
 _BODY: Final = "body"
 _BESIDE: Final = "_"
@@ -79,6 +79,8 @@ class Decoder:
         plan = self._plan_json if options.format == "json" else self._plan_raw
         self._columns = [plan(field.name, field.dataType) for field in schema.fields]
         """What each column is filled with: a column of the page, "body", "json" or "corrupt"."""
+        if CLAIM_TOKEN.name in self._columns:
+            self._check_own_exemptions()
         if self._keeps and options.format == "json":
             self._refuse_not_null()
         self._target: pa.Schema | None = None
@@ -91,12 +93,13 @@ class Decoder:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_target": None, "_json": None}
 
-    def decode(self, page: pa.RecordBatch, number: int) -> Decoded:
+    def decode(self, page: pa.RecordBatch, number: int, token: int = 0) -> Decoded:
         """Return a page in the columns asked for.
 
         Args:
             page: As the server sends it.
             number: Of the claim.
+            token: Of the stream.
         """
         if self._target is None:
             self._target = arrow_schema(self._schema)
@@ -110,7 +113,8 @@ class Decoder:
             parsed = {_BODY: _texts(bodies, errors)}
         if not isinstance(bodies, pa.Array):
             bodies = pa.array(bodies, pa.binary())
-        batch = self._batch(page, number, bodies, parsed, errors)
+        claim = {"claim": number, CLAIM_TOKEN.name: token}
+        batch = self._batch(page, claim, bodies, parsed, errors)
         if not errors:
             return Decoded(batch, ())
         ids = page.column("message_id")
@@ -126,7 +130,7 @@ class Decoder:
         lower = name.lower()
         if lower == self._corrupt.lower() and isinstance(kind, StringType):
             return "corrupt"
-        known = {field.name: field for field in MESSAGE.fields}
+        known = {field.name: field for field in (*MESSAGE.fields, CLAIM_TOKEN)}
         if lower not in known:
             hint = nearest(name, [*known])
             raise BadOption(f"messages have no column {name}.{hint} Or is it format=json?")
@@ -141,10 +145,22 @@ class Decoder:
         lower = name.lower()
         if lower == self._corrupt.lower() and isinstance(kind, StringType):
             return "corrupt"
-        for field in MESSAGE.fields:
+        for field in (*MESSAGE.fields, CLAIM_TOKEN):
             if lower == _BESIDE + field.name and kind == field.dataType:
                 return field.name
         return "json"
+
+    def _check_own_exemptions(self) -> None:
+        """Refuse exemptions of two parties: those of the sink replace those of the reader."""
+        options = self._options
+        if options.service == "azure":
+            raise BadOption(f"there are no claims there, and no column {CLAIM_TOKEN.name}")
+        can_be_bad = options.message_encoding == "base64" or {"json", "text"} & {*self._columns}
+        if can_be_bad and options.on_bad_record == "poison":
+            raise BadOption(
+                f"with the column {CLAIM_TOKEN.name} the query settles single messages itself: say "
+                "onBadRecord=keep, and set those aside that have nulls; or fail"
+            )
 
     def _refuse_not_null(self) -> None:
         for field, kind in zip(self._schema.fields, self._columns, strict=True):
@@ -174,7 +190,7 @@ class Decoder:
     def _batch(
         self,
         page: pa.RecordBatch,
-        number: int,
+        claim: Mapping[str, int],
         bodies: pa.Array,
         parsed: dict[str, pa.Array],
         errors: dict[int, str],
@@ -192,8 +208,8 @@ class Decoder:
                 column = self._corrupt_texts(page, errors)
             elif kind == "queue":
                 column = pa.repeat(pa.scalar(self._options.place.queue, pa.string()), page.num_rows)
-            elif kind == "claim":
-                column = pa.repeat(pa.scalar(number, pa.int64()), page.num_rows)
+            elif kind in claim:
+                column = pa.repeat(pa.scalar(claim[kind], pa.int64()), page.num_rows)
             elif kind not in page.schema.names:  # of a server that has not heard of it
                 column = pa.nulls(page.num_rows, field.type)
             else:

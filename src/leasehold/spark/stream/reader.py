@@ -352,7 +352,7 @@ class _Reading:
         """Yield what can be decoded; see to what cannot be."""
         for page in self._pages():
             for piece in _pieces(page):
-                decoded = self._decoder.decode(piece, self._number)
+                decoded = self._decoder.decode(piece, self._number, self._part.token)
                 if decoded.bad:
                     self._refuse(decoded.bad)
                 if decoded.batch.num_rows:

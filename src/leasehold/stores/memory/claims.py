@@ -206,8 +206,10 @@ class ClaimHandlers:
             if exemption.number != command.number:
                 raise MemberNotFound(exemption.message_id)
             noted[self._member(table, holding, exemption)] = exemption
-        rules.check_noted(holding.claim, len(noted.keys() - holding.notes.keys()))
-        holding.notes |= noted
+        before = {} if command.replace else holding.notes
+        counted = replace(holding.claim, noted=len(before))
+        rules.check_noted(counted, len(noted.keys() - before.keys()))
+        holding.notes = before | noted
         holding.claim = replace(holding.claim, noted=len(holding.notes))
         return holding.claim
 

@@ -190,7 +190,7 @@ class ClaimHandlers:
     def exempt(self, command: cl.ExemptMembers, now_ms: int) -> c.Result:
         """Note what becomes of members when their claim is settled."""
         held = self._readable(self._own_stream(command), command.number)
-        self._settling.note(held, command.exemptions, now_ms)
+        self._settling.note(held, command.exemptions, now_ms, anew=command.replace)
         return held.claim
 
     def bind(self, command: cl.BindClaim, now_ms: int) -> c.Result:

@@ -124,18 +124,31 @@ class Settling:
 
     # --- exempting ---------------------------------------------------------------------------
 
-    def note(self, held: OpenClaimState, exemptions: Sequence[Exemption], now_ms: int) -> None:
+    def note(
+        self, held: OpenClaimState, exemptions: Sequence[Exemption], now_ms: int, *, anew: bool
+    ) -> None:
         """Note what becomes of members of a claim.
 
+        Args:
+            held: The claim.
+            exemptions: What becomes of which member.
+            now_ms: The time.
+            anew: Whether what was noted before is forgotten.
+
         Raises:
-            LeaseholdError: As for :meth:`exempted`, or OutOfRange.
+            LeaseholdError: As for :meth:`exempted`, or OutOfRange; nothing is changed then.
         """
-        if not exemptions:
-            return
         state = self._state
         last = {each.message_id: each for each in exemptions}
         self.exempted([held], last.values(), now_ms)
         noted = {row_key_of(message_id): each for message_id, each in last.items()}
+        if anew and held.claim.noted:
+            rules.check_noted(replace(held.claim, noted=0), len(noted))
+            state.cursor.execute(state.sql["forget_exemptions"], (held.partition,))
+            held.claim = replace(held.claim, noted=0)
+            state.keep_claim(held)
+        if not noted:
+            return
         keys = [key for key in noted if key is not None]
         known = state.fetch("known_exemptions", (held.partition, state.keys_of(keys)))
         more = len(noted) - len(known)

@@ -11,7 +11,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
-from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage, _Given, read_result
+from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage, Given, read_result
 from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.stages.declared import StageMessage
 
@@ -33,9 +33,9 @@ def fake(number: int) -> StageMessage:
     return cast("StageMessage", Fake(number))
 
 
-def given(*states: Any) -> list[_Given]:
+def given(*states: Any) -> list[Given]:
     """Return messages with these states."""
-    return [_Given(fake(number), state) for number, state in enumerate(states)]
+    return [Given(fake(number), state) for number, state in enumerate(states)]
 
 
 def test_a_table_has_the_messages_with_their_states() -> None:
@@ -137,7 +137,7 @@ def test_one_bad_message_does_not_cost_the_others(form: BatchForm) -> None:
         return pa.table({"n": [1] * len(bodies)})
 
     stage = BatchStage(run, form, 8)
-    many = [_Given(fake(number), None) for number in range(8)]
+    many = [Given(fake(number), None) for number in range(8)]
     results = stage._serve(many)
     assert [number for number, each in enumerate(results) if isinstance(each, OSError)] == [5]
     assert [each for each in results if not isinstance(each, OSError)] == [{"n": 1}] * 7

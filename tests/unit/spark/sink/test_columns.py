@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from leasehold.spark.claimed_rows import BadColumns
 from leasehold.spark.options import write_options
-from leasehold.spark.sink import BadColumns, Rows
+from leasehold.spark.sink import Rows
 from tests.unit.spark.sink.tables import table_of
 
 

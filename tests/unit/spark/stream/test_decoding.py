@@ -129,6 +129,20 @@ def test_columns_that_messages_do_not_have_are_refused(schema: StructType, text:
         Decoder(parsed(), schema)
 
 
+def test_the_token_of_the_claim_is_a_column_where_it_is_asked_for() -> None:
+    """Then the query settles single messages, and bad ones must be left to it."""
+    schema = StructType().add("claim", "long", nullable=False).add("claim_token", "long")
+    assert "claim_token" not in MESSAGE.names
+    found = Decoder(parsed(), schema).decode(page_of([b"1", b"2"]), 7, 3)
+    assert (values(found, "claim"), values(found, "claim_token")) == ([7, 7], [3, 3])
+    with pytest.raises(BadOption, match="say onBadRecord=keep"):
+        Decoder(parsed(messageEncoding="base64"), schema)
+    with pytest.raises(BadOption, match="say onBadRecord=keep"):
+        Decoder(parsed(), schema.add("body", "string"))
+    with pytest.raises(BadOption, match="there are no claims there"):
+        Decoder(parsed(service="azure"), schema)
+
+
 # --- JSON --------------------------------------------------------------------------------------
 
 ORDER = StructType().add("id", "long").add("name", "string").add("amount", "double")
