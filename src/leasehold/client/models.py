@@ -245,6 +245,8 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     """What this holder or the one before has saved with a renewal; None if there is nothing."""
     cancel: CancelRequest | None = None
     """Set by a renewal if an operator wants the work stopped."""
+    lease_s: int | None = None
+    """Length of the lease, in seconds, if the receive named none."""
 
     def __repr__(self) -> str:
         return _repr_of_message(self.__class__.__name__, self.id, self.dequeue_count, self.body)

@@ -172,6 +172,8 @@ class Received(Struct, omit_defaults=True, gc=False):
     """What a holder saved with a renewal: any JSON but null. Left out if there is nothing."""
     group_id: str | None = None
     """The message group that it belongs to."""
+    lease_s: int | None = None
+    """Length of the lease, in seconds, if the receive named none."""
 
 
 BodyProblem: TypeAlias = Annotated[
