@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from examples.video_pipeline import signatures
+from examples.video_pipeline.results import NO_STAGE, Results, section
 from examples.video_pipeline.server import connection_string, console_page
 from examples.video_pipeline.timeline import Span, spans
 
@@ -143,3 +144,31 @@ def test_a_lease_that_goes_on() -> None:
     found = lives(event(0, "put", 0), event(1, "received", 4, dequeue_count=1, fence=1))
     assert shape(found)[1:] == [("leased", 1, 20)]
     assert found[-1].how == ""
+
+
+def test_what_was_taken_back_was_hidden_until_then() -> None:
+    """A message that its sender removes ends there, and is never visible."""
+    put = Event(
+        seq=1, place=0, at_ms=BEGAN_MS, type="put", message_id="m", visible_at_ms=BEGAN_MS + 8_000
+    )
+    removed = Event(seq=2, place=0, at_ms=BEGAN_MS + 2_000, type="removed", message_id="m")
+    found = spans([put, removed], began_ms=BEGAN_MS, until_s=30.0, holders=HELD)
+    assert found == {"m": [Span(kind="delayed", begin_s=0.0, end_s=2.0)]}
+
+
+def test_the_results_on_the_page() -> None:
+    """A row for each group, a bar for each window with its count, at its time."""
+    window = {"stage": "scan", "outcome": "done", "messages": 3, "mean_s": 0.5}
+    poisoned = {"stage": NO_STAGE, "outcome": "poisoned", "messages": 1, "mean_s": None}
+    totals = {"longest_s": None, "most_deliveries": 2}
+    results = Results(
+        rows=(),
+        windows=(window | {"begin_s": 1_005.0}, poisoned | {"begin_s": 1_015.0}),
+        summary=(window | totals | {"longest_s": 0.75}, poisoned | totals),
+    )
+    shown = section(results, 1_000.0)
+    assert "<title>scan: 3, 0.50 s on average</title>" in shown
+    assert "<title>poisoned: 1</title>" in shown
+    assert all(f">{second} s</text>" in shown for second in (5, 10, 15))
+    assert "<td>0.75</td>" in shown
+    assert section(None, 0.0) == ""

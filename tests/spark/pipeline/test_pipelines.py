@@ -87,9 +87,14 @@ def test_a_queue_is_worked_off_by_executors_and_each_message_is_accounted_for(
 def test_a_continuous_run_goes_on_until_it_is_stopped(
     spark: SparkSession, server: InProcessServer, client: Client
 ) -> None:
-    """What comes later is worked on as well; a stop ends it with nothing left on a lease."""
+    """What comes later is worked on as well; a stop ends it with nothing left on a lease.
+
+    The results are those of this run, with what the stage returned.
+    """
     queue = client.queue("films")
-    pipeline = Pipeline("films").stage("scan", lambda message, state: state)
+    queue.put("before")
+    queue.complete(queue.receive(1)[0])
+    pipeline = Pipeline("films").stage("scan", lambda message, state: {"film": message.text})
     run = pipeline.start(spark, connection=server.connection_string, tasks=1, continuous=True)
     for sent in (10, 20):
         queue.put_many([f"film-{number}" for number in range(10)])
@@ -102,6 +107,10 @@ def test_a_continuous_run_goes_on_until_it_is_stopped(
     assert run.is_over
     assert report.totals["done"] == 20
     assert queue.counts().total == 0
+    rows = run.results().selectExpr("outcome", "output", "stages.stage[0] AS stage").collect()
+    assert {(row.outcome, row.stage) for row in rows} == {("done", "scan")}
+    made = [json.loads(row.output)["film"] for row in rows]
+    assert sorted(made) == sorted([f"film-{number}" for number in range(10)] * 2)
 
 
 def test_sigterm_lets_what_is_in_work_finish_and_gives_back_the_rest(

@@ -17,7 +17,8 @@ EVENTS = f"{BASE}/events"
 
 def _complete(native: Native, message: dict[str, Any], **members: Any) -> dict[str, Any]:
     item = {"id": message["id"], "receipt": message["receipt"]}
-    return native.post(f"{MESSAGES}/complete", {"items": [item | members]})
+    answer: dict[str, Any] = native.post(f"{MESSAGES}/complete", {"items": [item | members]})
+    return answer
 
 
 def _results(native: Native) -> list[str | None]:

@@ -38,8 +38,7 @@ def ended(server: InProcessServer, client: Client) -> dict[str, str]:
     queue = client.queue("orders")
     queue.create()
     names = ["done", "plain", "odd", "poisoned", "cancelled", "removed", "expired", "waiting"]
-    sent = queue.put_many(names)
-    ids = {each.id: name for name, each in zip(names, sent, strict=True)}
+    ids = {queue.put(name).id: name for name in names}
     taken = {each.text: each for each in queue.receive(5, holder="worker-1")}
     result = {"stages": [STAGE], "output": {"frames": 3}}
     queue.complete_many(
