@@ -223,3 +223,51 @@ def test_an_executor_that_comes_later_gets_a_task(tmp_path: Path) -> None:
                 assert run.progress().executors == 2
         finally:
             os.kill(late.pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_stage_that_needs_two_cores_gets_half_as_many_tasks(tmp_path: Path) -> None:
+    """Of the executors that are there a task takes what the stage asks for."""
+
+    def encode(message: Any, state: Any) -> None:
+        time.sleep(0.2)
+
+    pipeline = Pipeline("films").stage("encode", encode, cores=2)
+    with (
+        running_cluster(workers=2, cores=2, memory="700m", folder=tmp_path / "cluster") as cluster,
+        driver(cluster, spark_executor_cores="2") as spark,
+        Server(tmp_path / "data") as endpoint,
+    ):
+        with Client.from_connection_string(endpoint.connection_string) as client:
+            client.queue("films").create()
+            client.queue("films").put_many([f"film-{number}" for number in range(200)])
+            wait_until(lambda: len(cluster.executors()) == 2)
+            run = pipeline.start(spark, connection=endpoint.connection_string, at_once=1)
+            seen = {0}
+            while not run.wait(0.1):
+                seen.add(run.progress().tasks)
+            assert run.result().totals["done"] == 200
+        assert max(seen) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_with_dynamic_allocation_tasks_follow_the_backlog_up_and_down(tmp_path: Path) -> None:
+    """Executors are taken for what waits, and let go when there is nothing for them."""
+    elastic: dict[str, object] = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.executorIdleTimeout": "3s",
+        "spark.executor.cores": "1",
+    }
+    with (
+        running_cluster(workers=2, memory="700m", folder=tmp_path / "cluster") as cluster,
+        driver(cluster, **elastic) as spark,
+        encoding_run(spark, tmp_path, 8, at_once=4, prefetch=1, continuous=True) as (run, client),
+    ):
+        wait_until(lambda: run.progress().tasks == 2)
+        (tmp_path / "enough").touch()
+        wait_until(lambda: client.queue("films").counts().total == 0)
+        wait_until(lambda: len(cluster.executors()) == 1)
+        assert not run.is_over
+        run.stop(5)
