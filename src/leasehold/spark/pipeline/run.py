@@ -603,10 +603,6 @@ class Pipeline:
             raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
         if not 1 <= rows <= MOST_ROWS:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
-        if (cores is not None and cores < 1) or (gpus is not None and not gpus > 0):
-            raise ValueError(f"stage {name!r}: cores is {cores}, gpus {gpus}; from 1, and above 0")
-        if memory is not None:
-            mebibytes(memory)
         if batch is not None and isolate is not None:
             raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
         settings = {
@@ -620,7 +616,7 @@ class Pipeline:
             "isolate": isolate,
         }
         made = _Declared(
-            *(name, run, batch, rows), Resources(cores, gpus, memory), settings=settings
+            *(name, run, batch, rows), _needed(name, cores, gpus, memory), settings=settings
         )
         # Declared once here, so that what is wrong is said at once and not by an executor.
         self._made([*self._declared, made], ())
@@ -702,3 +698,16 @@ class Pipeline:
                 run = BatchStage(each.run, each.batch, each.rows)
             made.stage(each.name, **each.settings)(run)
         return made
+
+
+def _needed(stage: str, cores: int | None, gpus: float | None, memory: str | None) -> Resources:
+    """Return what a stage asks for.
+
+    Raises:
+        ValueError: That makes no sense.
+    """
+    if (cores is not None and cores < 1) or (gpus is not None and not gpus > 0):
+        raise ValueError(f"stage {stage!r}: cores is {cores}, gpus {gpus}; from 1, and above 0")
+    if memory is not None:
+        mebibytes(memory)
+    return Resources(cores, gpus, memory)
