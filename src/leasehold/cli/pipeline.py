@@ -28,8 +28,8 @@ from leasehold.spark.pipeline.run import (
     Pipeline,
     PipelineFailed,
     PipelineRun,
-    RunSettings,
 )
+from leasehold.spark.pipeline.settings import RunSettings
 from leasehold.spark.session import EVERYWHERE, LOCAL, NoJava, open_session
 from leasehold.worker.adapters import Capabilities, QueueError, QueueMissing, Unreachable
 from leasehold.worker.adapters.specs import QueueSpec

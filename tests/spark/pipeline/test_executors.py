@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +48,20 @@ def driver(cluster: Cluster, **conf: object) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def rest(spark: SparkSession, what: str) -> Any:
+    """Return what Spark's REST API says of its application."""
+    context = spark.sparkContext
+    address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return json.load(answer)
+
+
+def scanned(stage: dict[str, Any]) -> float:
+    """Return for how many messages the stage ``scan`` is done, as a stage of Spark shows it."""
+    shown = {each["name"]: float(each["value"]) for each in stage["accumulatorUpdates"]}
+    return shown.get("scan: messages done", 0)
 
 
 def decommission(spark: SparkSession, executor: str) -> None:
@@ -206,13 +222,16 @@ def gaps(found: list[Step], held: dict[str, int]) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_executor_that_comes_later_gets_a_task(tmp_path: Path) -> None:
-    """The run begins with one executor; a machine that joins the cluster works with it."""
+    """The run begins with one executor; a machine that joins the cluster works with it.
+
+    Spark's REST API shows the jobs and what each stage has done.
+    """
     with running_cluster(workers=2, memory="700m", folder=tmp_path / "cluster") as cluster:
         late = cluster.daemons[-1]
         os.kill(late.pid, signal.SIGSTOP)  # the master waits for it to begin an executor
         try:
             with (
-                driver(cluster) as spark,
+                driver(cluster, spark_ui_enabled="true", spark_ui_port="0") as spark,
                 encoding_run(spark, tmp_path, 16, at_once=4) as (run, _),
             ):
                 wait_until(lambda: run.progress().in_work == 4)
@@ -221,5 +240,59 @@ def test_an_executor_that_comes_later_gets_a_task(tmp_path: Path) -> None:
                 wait_until(lambda: run.progress().tasks == 2)
                 wait_until(lambda: run.progress().in_work == 8)
                 assert run.progress().executors == 2
+                names = {
+                    "pipeline films: scan, encode",
+                    "pipeline films: scan, encode (1 more task)",
+                }
+                assert {each["description"] for each in rest(spark, "jobs")} == names
+                wait_until(lambda: all(scanned(each) >= 8 for each in rest(spark, "stages")))
         finally:
             os.kill(late.pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_stage_that_needs_two_cores_gets_half_as_many_tasks(tmp_path: Path) -> None:
+    """Of the executors that are there a task takes what the stage asks for."""
+
+    def encode(message: Any, state: Any) -> None:
+        time.sleep(0.2)
+
+    pipeline = Pipeline("films").stage("encode", encode, cores=2)
+    with (
+        running_cluster(workers=2, cores=2, memory="700m", folder=tmp_path / "cluster") as cluster,
+        driver(cluster, spark_executor_cores="2") as spark,
+        Server(tmp_path / "data") as endpoint,
+    ):
+        with Client.from_connection_string(endpoint.connection_string) as client:
+            client.queue("films").create()
+            client.queue("films").put_many([f"film-{number}" for number in range(200)])
+            wait_until(lambda: len(cluster.executors()) == 2)
+            run = pipeline.start(spark, connection=endpoint.connection_string, at_once=1)
+            seen = {0}
+            while not run.wait(0.1):
+                seen.add(run.progress().tasks)
+            assert run.result().totals["done"] == 200
+        assert max(seen) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_with_dynamic_allocation_tasks_follow_the_backlog_up_and_down(tmp_path: Path) -> None:
+    """Executors are taken for what waits, and let go when there is nothing for them."""
+    elastic: dict[str, object] = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.executorIdleTimeout": "3s",
+        "spark.executor.cores": "1",
+    }
+    with (
+        running_cluster(workers=2, memory="700m", folder=tmp_path / "cluster") as cluster,
+        driver(cluster, **elastic) as spark,
+        encoding_run(spark, tmp_path, 8, at_once=4, prefetch=1, continuous=True) as (run, client),
+    ):
+        wait_until(lambda: run.progress().tasks == 2)
+        (tmp_path / "enough").touch()
+        wait_until(lambda: client.queue("films").counts().total == 0)
+        wait_until(lambda: len(cluster.executors()) == 1)
+        assert not run.is_over
+        run.stop(5)

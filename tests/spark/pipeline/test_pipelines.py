@@ -18,8 +18,10 @@ from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline, PipelineFailed
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters import QueueMissing
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Poison
 from leasehold.worker.retry_policy import PoisonRule
+from leasehold.worker.worker import Worker
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -190,3 +192,39 @@ def test_a_stage_that_never_looks_at_its_time_is_killed_with_its_process(
     report.close()
     assert set(rows) == {"done", "poisoned"}
     assert "took longer than 3 s" in rows["poisoned"]["reason"]
+
+
+def test_a_run_and_a_plain_worker_share_a_queue_and_go_on_with_each_others_messages(
+    spark: SparkSession, server: InProcessServer, client: Client
+) -> None:
+    """The same declaration is the handler of a worker without Spark."""
+    queue = client.queue("films")
+    queue.put("film")
+    spec = QueueSpec("leasehold", "films", server.connection_string)
+    here, begun = os.getpid(), threading.Event()
+
+    def scan(message: Any, state: Any) -> dict[str, int]:
+        return {"scanned": os.getpid()}
+
+    def encode(message: Any, state: Any) -> None:
+        if os.getpid() == state["scanned"]:  # whoever has it first stops in the middle
+            begun.set()
+            while True:
+                message.check()
+                time.sleep(0.02)
+
+    whole = Pipeline("films").stage("scan", scan).stage("encode", encode)
+    worker = Worker(whole.stages(), spec)
+    worker.start()
+    assert begun.wait(60)
+    worker.stop(0)
+
+    def ship(message: Any, state: Any) -> None:
+        assert state["scanned"] != os.getpid()
+        assert state["scanned"] == here
+
+    same = Pipeline("films").stage("scan", scan).stage("encode", ship)
+    report = same.run(spark, connection=server.connection_string, tasks=1, show=None)
+    (row,) = report.deliveries().to_pylist()
+    report.close()
+    assert (row["outcome"], row["resumed_at"]) == ("done", "encode")

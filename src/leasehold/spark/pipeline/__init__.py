@@ -8,7 +8,8 @@ from leasehold.spark.pipeline.listener import (
 )
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings
 from leasehold.spark.pipeline.report import Progress, Report
-from leasehold.spark.pipeline.run import Pipeline, PipelineFailed, PipelineRun, RunSettings
+from leasehold.spark.pipeline.run import Pipeline, PipelineFailed, PipelineRun
+from leasehold.spark.pipeline.settings import RunSettings
 
 __all__ = [
     "Pipeline",

@@ -7,10 +7,12 @@ get tasks in further jobs; those that go are not waited for.
 from __future__ import annotations
 
 import logging
+import math
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +32,39 @@ _MOST_TASKS: Final = 10_000
 """Of one stage of Spark that are looked through for the executor of a task."""
 _ENDLESS: Final = 2**31 - 1
 """What Spark takes for no limit."""
+
+
+class Resources(NamedTuple):
+    """What a task needs, for Spark's resource profiles; None: as the session says."""
+
+    cores: int | None = None
+    gpus: float | None = None
+    memory: str | None = None
+    """Of the executor, as Spark writes it: ``4g``."""
+
+    def joined(self, other: Resources) -> Resources:
+        """Return what is enough for both."""
+        pairs = ((self.cores, other.cores), (self.gpus, other.gpus))
+        cores, gpus = (max((each for each in pair if each), default=None) for pair in pairs)
+        memories = [each for each in (self.memory, other.memory) if each is not None]
+        memory = max(memories, key=mebibytes, default=None)
+        return Resources(None if cores is None else int(cores), gpus, memory)
+
+
+def mebibytes(text: str) -> float:
+    """Return an amount of memory in MiB, of text as Spark writes it: ``512m``, ``4g``.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    found = _MEMORY.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(f"memory is {text!r}; a whole number and k, m, g or t, such as '4g'")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+_MEMORY: Final = re.compile(r"(\d+)([kmgt])b?")
+_UNITS: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
 class Cluster:
@@ -73,12 +108,60 @@ class Cluster:
             return None
         return executors * max(1, cores // int(self._configured("spark.task.cpus", "1")))
 
-    def slots(self) -> int | None:
-        """Return how many tasks the executors can run at once; those that leave do not count."""
+    def profile_for(self, needed: Resources) -> Any:
+        """Return a resource profile for tasks; None: that of the session will do, or has to.
+
+        Where executors are taken as needed, it is one for new executors. Elsewhere it can only say
+        how much of the executors that are there a task takes, and memory is what they have. On
+        ``local`` Spark has no profiles.
+        """
+        if needed == Resources():
+            return None
+        if self._context is None or self._context.master.startswith("local["):
+            _log.warning("this session has no resource profiles; hints of stages count for nothing")
+            return None
+        from pyspark.resource import (  # noqa: PLC0415 - the rest needs none of it
+            ExecutorResourceRequests,
+            ResourceProfileBuilder,
+            TaskResourceRequests,
+        )
+
+        tasks, builder = TaskResourceRequests(), ResourceProfileBuilder()
+        tasks.cpus(needed.cores or int(self._configured("spark.task.cpus", "1")))
+        if needed.gpus is not None:
+            tasks.resource("gpu", needed.gpus)
+        builder.require(tasks)
+        if self.is_elastic:
+            executors = ExecutorResourceRequests()
+            cores = int(self._configured("spark.executor.cores", "1"))
+            executors.cores(max(cores, needed.cores or 1))
+            if needed.memory is not None:
+                executors.memory(needed.memory)
+            if needed.gpus is not None:
+                script = self._configured("spark.executor.resource.gpu.discoveryScript", "")
+                executors.resource("gpu", math.ceil(needed.gpus), script)
+            builder.require(executors)
+        elif needed.memory is not None:
+            _log.warning(
+                "without dynamic allocation executors have the memory that spark.executor.memory"
+                " says; %s, which stages ask for, counts for nothing",
+                needed.memory,
+            )
+        return builder.build
+
+    def slots(self, profile: Any = None) -> int | None:
+        """Return how many tasks the executors can run at once; those that leave do not count.
+
+        Args:
+            profile: Of the tasks; None: that of the session.
+        """
 
         def ask() -> int:
-            profile = self._java.resourceProfileManager().defaultResourceProfile()
-            return int(self._java.maxNumConcurrentTasks(profile))
+            if profile is None:
+                known = self._java.resourceProfileManager().defaultResourceProfile()
+            else:
+                known = profile._java_resource_profile  # noqa: SLF001 - as above
+            return int(self._java.maxNumConcurrentTasks(known))
 
         return self._asked("slots", ask)
 
@@ -224,9 +307,19 @@ class Jobs:
         cluster: That it runs on.
         group: Job group and tag of all of them.
         title: What they are called on Spark's pages.
+        profile: Of resources; None: that of the session.
     """
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, *, group: str, title: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        *,
+        group: str,
+        title: str,
+        profile: Any = None,
+    ) -> None:
+        self._profile = profile
         self._spark = spark
         self._cluster = cluster
         self._pool = cluster.pool()
@@ -285,7 +378,7 @@ class Jobs:
             spark.addTag(self._group)
             self._cluster.describe(self._group, title, self._pool)
             numbers = spark.range(0, job.tasks, 1, job.tasks)
-            table = numbers.mapInArrow(work, RESULT).toArrow()
+            table = numbers.mapInArrow(work, RESULT, profile=self._profile).toArrow()
             job.results = [
                 msgspec.json.decode(content, type=TaskResult)
                 for content in table.column("content").to_pylist()

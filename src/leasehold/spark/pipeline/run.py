@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from leasehold.clock import SystemClock
@@ -25,16 +24,14 @@ from leasehold.spark.pipeline.backlog import (
 from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
 from leasehold.spark.pipeline.dataframe import Rules, TableStage, transformed
-from leasehold.spark.pipeline.display import Show, display_for
-from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line
-from leasehold.spark.pipeline.listener import Listeners, PipelineListener
+from leasehold.spark.pipeline.display import display_for
+from leasehold.spark.pipeline.jobs import Cluster, Jobs, Resources, first_line, mebibytes
+from leasehold.spark.pipeline.listener import Listeners
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
 from leasehold.spark.pipeline.report import Progress, Report, Spool
+from leasehold.spark.pipeline.settings import RunSettings
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
-from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
-from leasehold.worker.leases import LeaseSettings
-from leasehold.worker.options import MAX_CONCURRENCY
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import StageHooks, Stages
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
-_DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _PATIENCE_S: Final = 20.0
 """Beyond the grace, before tasks that do not end are cancelled."""
 _HURRY: Final = 2
@@ -60,112 +56,12 @@ allocation."""
 
 
 MOST_ROWS: Final = 10_000
-LEAST_PROGRESS_S: Final = 0.1
 _REMEMBERED: Final = 100
 """Reports of progress, as many as Spark keeps of a query."""
 
 
 class PipelineFailed(RuntimeError):
     """A run could not go on; what it had in work is given back, or comes back by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """How a pipeline is run. Its representation shows no secret."""
-
-    queue: str | QueueSpec | None = None
-    """Name of the queue, or an address, or a spec; None: that of the pipeline."""
-    connection: str | None = field(default=None, repr=False)
-    """For a name: a connection string as the Azure SDKs take it. None: that of the driver's
-    variable AZURE_STORAGE_CONNECTION_STRING, or the development server on this machine."""
-    form: str | None = None
-    """For a name: how progress is written into bodies, as the option of addresses says it:
-    "1:scan,2:encode,3:(completed)" for two digits of state. None: it is kept beside them."""
-    continuous: bool = False
-    """Go on until the run is stopped. Otherwise it ends when nothing is visible, leased, or given
-    back to be tried again, by whomever."""
-    tasks: int | None = None
-    """How many tasks of Spark, 1 or more. None: as many as the cluster has room for; executors that
-    come later get tasks, and with dynamic allocation there are as many as the backlog needs."""
-    at_once: int | None = None
-    """Messages that each task works on at once, 1 to 10,000. None: 8, and 256 while messages take
-    next to no time; twice the largest batch if a stage works on batches."""
-    lease: LeaseSettings | int = 30
-    """Whole seconds, or all settings of a worker's leases. They are renewed while work goes on."""
-    prefetch: int | None = None
-    """Messages that may wait in a task at most; None: what bridges the round trips."""
-    retries: RetryRule = field(default_factory=RetryRule)
-    """How long a message waits after it has failed."""
-    poison: PoisonRule = field(default_factory=PoisonRule)
-    """When it is set aside."""
-    grace_s: float = 30.0
-    """How long messages in work may go on when the run is stopped, in seconds, 0 or more."""
-    hand_over_s: float = 60.0
-    """How long an executor that is decommissioned or preempted may go on with a message until its
-    next stage, ``check`` or ``checkpoint``, in seconds, 0 or more. What has not come to one by then
-    is given back as it was saved last."""
-    restarts: int = 10
-    """How often the Spark job is begun anew when it has failed, 0 or more."""
-    show: Show = "auto"
-    """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
-    on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
-    results: bool = True
-    """Have the event log keep what came of each message: the last state, and how long which stage
-    took; read it with ``option("view", "results")``. Only queues of Leasehold do."""
-    listeners: Sequence[PipelineListener] = ()
-    """Are told how the run goes."""
-    progress_s: float = 2.0
-    """Seconds between two reports of progress to them, to ``recentProgress`` and to the pages of
-    Spark, from 0.1."""
-    tracing: bool = False
-    """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
-    OpenTelemetry's own variables."""
-    host: str | None = None
-    """At which executors reach this process; None: ``spark.driver.host``."""
-    bind: str | None = None
-    """At which it listens for them; None: ``spark.driver.bindAddress``, or the host."""
-
-    def __post_init__(self) -> None:
-        checks = (
-            (self.tasks is not None and self.tasks < 1, f"tasks is {self.tasks}; from 1"),
-            (
-                self.at_once is not None and not 1 <= self.at_once <= MAX_CONCURRENCY,
-                f"at_once is {self.at_once}; 1 to {MAX_CONCURRENCY:,}",
-            ),
-            (not self.grace_s >= 0, f"grace_s is {self.grace_s}; from 0"),
-            (not self.hand_over_s >= 0, f"hand_over_s is {self.hand_over_s}; from 0"),
-            (not self.progress_s >= LEAST_PROGRESS_S, f"progress_s is {self.progress_s}; from 0.1"),
-            (self.restarts < 0, f"restarts is {self.restarts}; from 0"),
-            (
-                self.show not in {"auto", "bars", "lines", "json", None},
-                f"show is {self.show!r}; auto, bars, lines, json or None",
-            ),
-        )
-        wrong = [text for is_wrong, text in checks if is_wrong]
-        if wrong:
-            raise ValueError("; ".join(wrong))
-
-    def spec(self, own: str | None) -> QueueSpec:
-        """Return which queue it is; *own* is what the pipeline says.
-
-        Raises:
-            ValueError: There is none, or it is malformed.
-        """
-        queue = self.queue or own
-        if queue is None:
-            raise ValueError("which queue? Say Pipeline('videos'), or queue='videos' for the run")
-        if isinstance(queue, QueueSpec):
-            return queue
-        if "://" in queue:
-            return QueueSpec.parse(queue)
-        # The executors need not have the driver's environment.
-        connection = self.connection or os.environ.get(CONNECTION_VARIABLE) or _DEVELOPMENT
-        options = {} if self.form is None else {"form": self.form}
-        return QueueSpec("leasehold", queue, connection, options)
-
-    def leases(self) -> LeaseSettings:
-        """Return the settings of leases."""
-        return self.lease if isinstance(self.lease, LeaseSettings) else LeaseSettings.of(self.lease)
 
 
 class PipelineRun:
@@ -191,11 +87,13 @@ class PipelineRun:
         self._collector: Collector | None = None
         self._plan: Plan
         self._cluster = Cluster(spark)
+        self._profile = self._cluster.profile_for(pipeline.resources)
         self._jobs = Jobs(
             spark,
             self._cluster,
             group=self._tag,
             title=f"pipeline {pipeline.name}: {', '.join(pipeline.names)}",
+            profile=self._profile,
         )
         self._has_begun = False
         self._at_first = 0
@@ -526,7 +424,9 @@ class PipelineRun:
             return self._settings.tasks
         if cluster.is_elastic:
             return self._needed()
-        return max(1, cluster.slots() or 0) if cluster.is_there else cluster.parallelism()
+        return (
+            max(1, cluster.slots(self._profile) or 0) if cluster.is_there else cluster.parallelism()
+        )
 
     def _needed(self) -> int:
         """Return how many tasks the backlog keeps busy; Spark takes executors for that many."""
@@ -602,7 +502,7 @@ class PipelineRun:
 # What people write: the stages of a pipeline, in their order.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Declared:
     """One stage."""
 
@@ -610,6 +510,7 @@ class _Declared:
     run: Callable[..., Any]
     batch: BatchForm | None
     rows: int
+    resources: Resources
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -677,6 +578,9 @@ class Pipeline:
         must_save: bool = False,
         weight: float = 1,
         isolate: Literal["process"] | None = None,
+        cores: int | None = None,
+        gpus: float | None = None,
+        memory: str | None = None,
     ) -> Self:
         """Add a stage, and return the pipeline.
 
@@ -698,6 +602,10 @@ class Pipeline:
             weight: How much of the whole work it is, for people.
             isolate: "process": it runs in a process of its own, killed at *timeout_s*; see
                 ``Stages.stage``. Not with *batch*.
+            cores: Of the processor that a task should have for it, from 1; None: as the session
+                says. A run takes the most of what its stages ask for.
+            gpus: That a task should have for it, above 0; parts of one can be shared.
+            memory: Of the executor, such as ``8g``.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -718,7 +626,9 @@ class Pipeline:
             "weight": weight,
             "isolate": isolate,
         }
-        made = _Declared(name=name, run=run, batch=batch, rows=rows, settings=settings)
+        made = _Declared(
+            *(name, run, batch, rows), _needed(name, cores, gpus, memory), settings=settings
+        )
         # Declared once here, so that what is wrong is said at once and not by an executor.
         self._made([*self._declared, made], ())
         self._declared.append(made)
@@ -743,6 +653,11 @@ class Pipeline:
     def batch_rows(self) -> int:
         """Messages that the largest batch of a stage has; 0: no stage works on batches."""
         return max((each.rows for each in self._declared if each.batch), default=0)
+
+    @property
+    def resources(self) -> Resources:
+        """What is enough for each of the stages."""
+        return reduce(Resources.joined, (each.resources for each in self._declared), Resources())
 
     def stages(self, hooks: Iterable[StageHooks] = (), *, results: bool = False) -> Stages:
         """Return the handler for a worker; each process needs its own.
@@ -856,3 +771,16 @@ class Pipeline:
                 run = BatchStage(each.run, each.batch, each.rows)
             made.stage(each.name, **each.settings)(run)
         return made
+
+
+def _needed(stage: str, cores: int | None, gpus: float | None, memory: str | None) -> Resources:
+    """Return what a stage asks for.
+
+    Raises:
+        ValueError: That makes no sense.
+    """
+    if (cores is not None and cores < 1) or (gpus is not None and not gpus > 0):
+        raise ValueError(f"stage {stage!r}: cores is {cores}, gpus {gpus}; from 1, and above 0")
+    if memory is not None:
+        mebibytes(memory)
+    return Resources(cores, gpus, memory)

@@ -12,6 +12,7 @@ import pytest
 
 from leasehold.cli.pipeline import own_modules, packed
 from leasehold.spark.pipeline import Pipeline, RunSettings
+from leasehold.spark.pipeline.jobs import Resources
 from leasehold.spark.pipeline.task import LONG_S, SHORT_S, wants_more
 from leasehold.worker.adapters.specs import QueueSpec
 
@@ -133,3 +134,27 @@ def test_modules_of_the_users_folder_go_along(tmp_path: Path) -> None:
     archive = packed(found, tmp_path / "all.zip")
     with zipfile.ZipFile(archive) as opened:
         assert sorted(opened.namelist()) == ["jobs.py", "video/__init__.py", "video/scan.py"]
+
+
+def keep(message: Any, state: Any) -> Any:
+    """Go on."""
+    return state
+
+
+def test_a_run_asks_for_the_most_that_its_stages_need() -> None:
+    """What no stage names stays as the session says."""
+    pipeline = (
+        Pipeline("films")
+        .stage("scan", keep)
+        .stage("encode", keep, cores=4, memory="900m")
+        .stage("index", keep, cores=2, gpus=0.5, memory="2g")
+    )
+    assert pipeline.resources == Resources(4, 0.5, "2g")
+    assert Pipeline("films").stage("scan", keep).resources == Resources()
+
+
+@pytest.mark.parametrize("asked", [{"cores": 0}, {"gpus": 0}, {"memory": "much"}])
+def test_resources_that_make_no_sense_are_refused(asked: dict[str, Any]) -> None:
+    """Where they are said."""
+    with pytest.raises(ValueError, match=r"encode|memory"):
+        Pipeline("films").stage("encode", keep, **asked)
