@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from leasehold.client.errors import QueueExists
-from leasehold.domain.claims import MAX_NOTED
+from leasehold.domain.limits import MAX_NOTED
 from leasehold.spark.claimed_rows import CLAIMED, MEMBER
 from leasehold.spark.connection import FORMAT_NAME, connect
 from leasehold.spark.options import read_options
