@@ -187,7 +187,12 @@ class StageQueries:
         left = timeout
         while left is None or left > 0:
             for query in self.queries.values():
-                if query.awaitTermination(_LOOK_S):
+                try:
+                    is_over = query.awaitTermination(_LOOK_S)
+                except BaseException:
+                    self.stop()
+                    raise
+                if is_over:
                     self.stop()
                     return True
                 left = None if left is None else left - _LOOK_S
