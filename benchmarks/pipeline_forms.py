@@ -10,8 +10,9 @@ A queue of messages of 100 bytes goes through three stages that only count, in r
 - ``workers_arrow``, ``workers_message``: workers on executors.
 
 The time is that from the start of the query or run until the queue is empty, planning included;
-``batch`` leaves out the first micro-batch of a query, in which Python processes start. All forms
-run once before anything is timed.
+``later`` leaves out the first micro-batch of a query, in which Python processes start. ``cpu_us``
+is the processor time of all processes, the server's too, for a message: on a machine that does
+other work as well it says more than the time. All forms run once before anything is timed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -40,6 +43,13 @@ from leasehold.spark.pipeline import Pipeline, StageQueries
 
 BODY: Final = b"x" * 100
 STAGES: Final = ("one", "two", "three")
+FORMS: Final = (
+    "frame_arrow",
+    "frame_message",
+    "frame_queues",
+    "workers_arrow",
+    "workers_message",
+)
 BARS: Final = {"frame_arrow_messages_per_s": (">=", 5_000)}
 _STAGE_ROWS: Final = 10_000
 
@@ -73,14 +83,28 @@ class Bench:
         spark: The session.
         port: Of the server.
         folder: For checkpoints.
+        server: Its process.
     """
 
-    def __init__(self, spark: SparkSession, port: int, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, port: int, folder: Path, server: psutil.Process
+    ) -> None:
         self._spark = spark
+        self._server = server
         self._text = connection(port)
         self._client = Client.from_connection_string(self._text)
         self._folder = folder
         self._runs = 0
+
+    def cpu_s(self) -> float:
+        """Return the processor time so far of all processes, in seconds."""
+        own = psutil.Process()
+        total = 0.0
+        for process in {own, self._server, *own.children(recursive=True)}:
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
 
     def frame(self, count: int, *, batch: bool) -> tuple[float, float]:
         """Return messages per second of one query, and without its first micro-batch."""
@@ -155,32 +179,38 @@ class Bench:
         return queue
 
 
-def measure(bench: Bench, rounds: int, messages: int, workers: int) -> dict[str, list[float]]:
+def measure(
+    bench: Bench, rounds: int, messages: int, workers: int, forms: Sequence[str]
+) -> dict[str, list[float]]:
     """Warm everything up, then measure some rounds, in turn."""
     found: dict[str, list[float]] = {}
 
     def note(name: str, figure: float) -> None:
-        found.setdefault(f"{name}_messages_per_s", []).append(round(figure, 1))
+        found.setdefault(name, []).append(round(figure, 1))
         print(f"{name}: {figure:,.1f}", file=sys.stderr, flush=True)
 
-    def frames(name: str, count: int, *, batch: bool) -> None:
-        whole, later = bench.frame(count, batch=batch)
-        note(f"frame_{name}", whole)
-        note(f"frame_{name}_batch", later)
+    parts: dict[str, Callable[[int], tuple[float, ...]]] = {
+        "frame_arrow": lambda count: bench.frame(count, batch=True),
+        "frame_message": lambda count: bench.frame(count, batch=False),
+        "frame_queues": lambda count: (bench.queues(count),),
+        "workers_arrow": lambda count: (bench.workers(count, batch=True),),
+        "workers_message": lambda count: (bench.workers(count, batch=False),),
+    }
 
-    parts: tuple[Callable[[int, int], None], ...] = (
-        lambda many, _: frames("arrow", many, batch=True),
-        lambda many, _: frames("message", many, batch=False),
-        lambda many, _: note("frame_queues", bench.queues(many)),
-        lambda _, some: note("workers_arrow", bench.workers(some, batch=True)),
-        lambda _, some: note("workers_message", bench.workers(some, batch=False)),
-    )
-    for part in parts:
-        part(2_000, 1_000)
+    def part(name: str, count: int) -> None:
+        before_s = bench.cpu_s()
+        whole, *later = parts[name](count)
+        note(f"{name}_messages_per_s", whole)
+        note(f"{name}_cpu_us", (bench.cpu_s() - before_s) / count * 1e6)
+        for figure in later:
+            note(f"{name}_later_messages_per_s", figure)
+
+    for name in forms:
+        part(name, 1_000)
     found.clear()
     for _ in range(rounds):
-        for part in parts:
-            part(messages, workers)
+        for name in forms:
+            part(name, messages if name.startswith("frame") else workers)
     return found
 
 
@@ -190,22 +220,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=200_000, help="of streaming queries")
     parser.add_argument("--worker-messages", type=int, default=20_000)
+    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     record = Record("pipeline_forms")
     with (
         tempfile.TemporaryDirectory(prefix="bench-forms-") as folder,
-        running_server(100, ()) as (port, _),
-        session(None) as spark,
+        running_server(100, ()) as (port, server),
+        session(None, {"spark.python.authenticate.socketTimeout": "300s"}) as spark,
     ):
-        bench = Bench(spark, port, Path(folder))
-        found = measure(bench, given.rounds, given.messages, given.worker_messages)
+        bench = Bench(spark, port, Path(folder), server)
+        counts = (given.messages, given.worker_messages)
+        found = measure(bench, given.rounds, *counts, given.forms)
     summary = {name: statistics.median(figures) for name, figures in found.items()}
     print(json.dumps(summary, indent=1))
-    print_bars(summary, BARS, digits=1)
+    print_bars(summary, {name: BARS[name] for name in BARS if name in summary}, digits=1)
     if given.out:
-        counts = {"messages": given.messages, "worker_messages": given.worker_messages}
-        record.write(given.out, {**counts, "summary": summary, "rounds": found})
+        sizes = {"messages": given.messages, "worker_messages": given.worker_messages}
+        record.write(given.out, {**sizes, "summary": summary, "rounds": found})
 
 
 if __name__ == "__main__":

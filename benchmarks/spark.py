@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -186,10 +186,10 @@ class Bench:
 
 
 @contextmanager
-def session(jar: Path | None) -> Iterator[SparkSession]:
+def session(jar: Path | None, more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Run Spark with two cores; its Python processes find this package."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    conf: dict[str, Any] = {"spark.driver.memory": "4g"}
+    conf: dict[str, Any] = {"spark.driver.memory": "4g", **(more or {})}
     if jar:
         conf["spark.jars"] = str(jar)
     spark = local_session(cores=2, name="bench", **conf)

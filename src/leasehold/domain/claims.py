@@ -48,6 +48,7 @@ from leasehold.domain.errors import (
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import close_attempt
 from leasehold.domain.groups import place_in_group
+from leasehold.domain.limits import MAX_NOTED
 from leasehold.domain.model import ErrorReport, Message, Outcome
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.domain.transactions import Bound, RowsByQueue, StreamSettled
@@ -60,9 +61,6 @@ AGAIN_STEP: Final = 1_000
 """Of these, messages that were received before: each has a history, and costs ten times as much."""
 MAX_LAPSED: Final = 8
 """Lapsed claims of one queue whose members are kept together; of more, the oldest are dissolved."""
-MAX_NOTED: Final = 10_000
-"""Members of one claim whose exemption is noted: when it is settled each is given back by itself,
-some half a second's worth, and no other command has a turn meanwhile."""
 FOLD_STEP: Final = 1_000
 """Members that one step of dissolving moves, at most some 30 milliseconds' worth."""
 

@@ -115,6 +115,9 @@ MAX_PROGRESS: Final = 10_000
 """Messages whose progress one heartbeat tells."""
 MAX_CLAIM: Final = 1_000_000
 """Members of one claim."""
+MAX_NOTED: Final = 10_000
+"""Members of one claim whose exemption is noted: when it is settled each is given back by itself,
+some half a second's worth, and no other command has a turn meanwhile."""
 MAX_PUBLISHED_PARTS: Final = 10_000
 """Parts that one publish or discard names."""
 DEFAULT_SESSION_TIMEOUT_S: Final = 16

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from leasehold.client.errors import QueueExists
-from leasehold.domain.claims import MAX_NOTED
+from leasehold.domain.limits import MAX_NOTED
 from leasehold.spark.claimed_rows import CLAIMED, MEMBER
 from leasehold.spark.connection import FORMAT_NAME, connect
 from leasehold.spark.options import read_options
@@ -187,7 +187,12 @@ class StageQueries:
         left = timeout
         while left is None or left > 0:
             for query in self.queries.values():
-                if query.awaitTermination(_LOOK_S):
+                try:
+                    is_over = query.awaitTermination(_LOOK_S)
+                except BaseException:
+                    self.stop()
+                    raise
+                if is_over:
                     self.stop()
                     return True
                 left = None if left is None else left - _LOOK_S
