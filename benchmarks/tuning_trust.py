@@ -8,6 +8,10 @@ seen so far, each time after a fifth of the attempts, of each type by itself. It
 end, which are the same at each delivery, are priced on the true distribution of what comes next,
 beside the least price of any: that is its regret. Prices are those of ``tuning_regret``.
 
+What advice says its timeouts cost is compared with what they truly do: ``predicted`` over all types
+of a case, and how many of the runs are within a tenth. The simulator plays such costs as the server
+does, see ``simulator_replay``.
+
 Beside it stands *who sees all*: the least price on as many lengths of work, none of them cut short,
 with the true rate of deaths. What that loses no one can gain from so few data without knowing more
 about the work, such as its family of distributions.
@@ -16,6 +20,7 @@ about the work, such as its family of distributions.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,12 +36,11 @@ from benchmarks.tuning_regret import (
     START_S,
     Choose,
     geometric,
-    ours,
     share_of_completed,
 )
 from benchmarks.tuning_worlds import WORLDS, Handling, Kind, Sight, World, leases
-from leasehold.advisor.advice import Question, price
-from leasehold.advisor.attempts import Floats, Lease
+from leasehold.advisor.advice import Question, advise, price
+from leasehold.advisor.attempts import Floats, Lease, observe
 from leasehold.advisor.costs import FIXED
 from leasehold.advisor.statistics import DurationModel, from_chances
 
@@ -50,6 +54,7 @@ BARS: Final = {
     "advice_5000_geometric_mean": ("<=", 1.05),
     "advice_5000_worst": ("<=", 1.10),
 }
+_TENTH: Final = 0.1
 QUESTION: Final = Question(prices=PRICES, growth=FIXED)
 
 
@@ -60,14 +65,14 @@ class Case(NamedTuple):
     crash_rate: float
     truths: tuple[DurationModel, ...]
 
-    def regret(self, timeouts_s: Sequence[float]) -> float:
-        """Return the cost of timeouts, one for each type, over the least."""
+    def costs(self, timeouts_s: Sequence[float]) -> tuple[float, float]:
+        """Return what timeouts cost, one for each type, and the least that any do."""
         cost, least = 0.0, 0.0
         for kind, truth, timeout_s in zip(self.world.kinds, self.truths, timeouts_s, strict=True):
             of_kind = price(truth, np.array([timeout_s]), self.crash_rate, QUESTION)[0]
             cost += kind.share * float(of_kind)
             least += kind.share * float(price(truth, GRID, self.crash_rate, QUESTION).min())
-        return cost / least
+        return cost, least
 
 
 def cases() -> Iterator[Case]:
@@ -78,28 +83,62 @@ def cases() -> Iterator[Case]:
             yield Case(world, rate, truths)
 
 
-Policy = Callable[[Case, Kind, int, np.random.Generator], float]
-"""Of a case, one of its types, how many attempts there are in a day, and chance: a timeout."""
+class Told(NamedTuple):
+    """What a policy says."""
+
+    timeout_s: float
+    cost: float = math.nan
+    """Of it, as predicted; not a number if it says nothing of that."""
 
 
-def asking(choose: Choose, sight: Sight) -> Policy:
+Policy = Callable[[Case, Kind, int, np.random.Generator], Told]
+"""Of a case, one of its types, how many attempts there are in a day, and chance."""
+
+
+def plain(choose: Choose) -> Callable[[Sequence[Lease], float], Told]:
+    """Return a rule that says no more than a timeout."""
+    return lambda seen, today_s: Told(choose(seen, today_s))
+
+
+def advised(sight: Sight) -> Callable[[Sequence[Lease], float], Told]:
+    """Return the rule that is judged here: ``leasehold analyze``."""
+
+    def ask(seen: Sequence[Lease], _today_s: float) -> Told:
+        known = observe(seen, late_seen=sight.sees_late)
+        found = advise(
+            known.attempts,
+            crashes=known.crashes,
+            silent=known.silent,
+            work_s=known.work_s,
+            question=QUESTION,
+        )
+        at = np.array([float(found.timeout_s)])
+        cost = math.nan
+        if found.model is not None:
+            cost = float(price(found.model, at, found.crash_rate, QUESTION)[0])
+        return Told(found.timeout_s, cost)
+
+    return ask
+
+
+def asking(ask: Callable[[Sequence[Lease], float], Told], sight: Sight) -> Policy:
     """Return the policy that asks five times a day."""
 
-    def play(case: Case, kind: Kind, attempts: int, random: np.random.Generator) -> float:
-        timeout, seen = float(START_S), list[Lease]()
+    def play(case: Case, kind: Kind, attempts: int, random: np.random.Generator) -> Told:
+        told, seen = Told(START_S), list[Lease]()
         hours = kind.hours * (ROUNDS if len(kind.hours) == 1 else 1)
         load = sum(each.load for each in hours)
         for hour in hours:
             count = max(1, round(attempts * kind.share * hour.load / load))
-            handling = Handling(timeout, 1.0)
+            handling = Handling(told.timeout_s, 1.0)
             seen += leases(hour.work, handling, case.crash_rate, sight, random, attempts=count)
-            timeout = choose(seen, timeout)
-        return timeout
+            told = ask(seen, told.timeout_s)
+        return told
 
     return play
 
 
-def who_sees_all(case: Case, kind: Kind, attempts: int, random: np.random.Generator) -> float:
+def who_sees_all(case: Case, kind: Kind, attempts: int, random: np.random.Generator) -> Told:
     """Choose by as many lengths, none of them cut short, and the true rate of deaths."""
     hours = kind.hours[-1:] if kind.is_last else kind.hours
     load = sum(each.load for each in hours)
@@ -110,7 +149,8 @@ def who_sees_all(case: Case, kind: Kind, attempts: int, random: np.random.Genera
         ]
     )
     known = from_chances(lengths, np.full(len(lengths), 1 / len(lengths)))
-    return float(GRID[int(price(known, GRID, case.crash_rate, QUESTION).argmin())])
+    costs = price(known, GRID, case.crash_rate, QUESTION)
+    return Told(float(GRID[int(costs.argmin())]), float(costs.min()))
 
 
 def policies() -> dict[str, Policy]:
@@ -118,12 +158,10 @@ def policies() -> dict[str, Policy]:
     full, blind = Sight.LATE_AND_SESSIONS, Sight.NEITHER
     return {
         "who sees all": who_sees_all,
-        "advice": asking(ours(full, steps=False, growth=FIXED), full),
-        "advice, late completions and sessions unseen": asking(
-            ours(blind, steps=False, growth=FIXED), blind
-        ),
-        "fixed 30 s": asking(share_of_completed(0.0, START_S, START_S), full),
-        "2 x p99 of completed": asking(share_of_completed(2.0, 1, 604_800), full),
+        "advice": asking(advised(full), full),
+        "advice, late completions and sessions unseen": asking(advised(blind), blind),
+        "fixed 30 s": asking(plain(share_of_completed(0.0, START_S, START_S)), full),
+        "2 x p99 of completed": asking(plain(share_of_completed(2.0, 1, 604_800)), full),
     }
 
 
@@ -132,15 +170,22 @@ def row(
 ) -> dict[str, Any]:
     """Return the figures of one policy with so many attempts."""
     found: list[list[float]] = []
+    predicted: list[list[float]] = []
     for place, case in enumerate(every):
-        regrets = []
+        regrets, ratios = [], []
         for seed in range(seeds):
-            timeouts = [
+            told = [
                 policy(case, kind, attempts, np.random.default_rng((seed, place, at)))
                 for at, kind in enumerate(case.world.kinds)
             ]
-            regrets.append(case.regret(timeouts))
+            cost, least = case.costs([each.timeout_s for each in told])
+            said = sum(
+                kind.share * each.cost for kind, each in zip(case.world.kinds, told, strict=True)
+            )
+            regrets.append(cost / least)
+            ratios.append(said / cost)
         found.append(regrets)
+        predicted.append(ratios)
     means = [geometric(regrets) for regrets in found]
     return {
         "policy": name,
@@ -150,6 +195,9 @@ def row(
         "worst_run": max(max(regrets) for regrets in found),
         "runs_above_1.10": sum(each > 1.10 for regrets in found for each in regrets),
         "runs": len(every) * seeds,
+        "predicted_within_a_tenth": sum(
+            abs(each - 1) <= _TENTH for ratios in predicted for each in ratios
+        ),
         "cases": [
             {
                 "world": case.world.name,
@@ -157,8 +205,9 @@ def row(
                 "regret": mean,
                 "median": median(regrets),
                 "worst_run": max(regrets),
+                "predicted": median(ratios),
             }
-            for case, mean, regrets in zip(every, means, found, strict=True)
+            for case, mean, regrets, ratios in zip(every, means, found, predicted, strict=True)
         ],
     }
 
@@ -181,7 +230,8 @@ def main() -> None:
             print(
                 f"{attempts:6} {name:46} mean {each['geometric_mean']:.3f}  worst "
                 f"{each['worst']:.3f} (run {each['worst_run']:.2f})  above 1.10: "
-                f"{each['runs_above_1.10']} of {each['runs']}",
+                f"{each['runs_above_1.10']} of {each['runs']}, predicted within a tenth: "
+                f"{each['predicted_within_a_tenth']}",
                 flush=True,
             )
             for case in sorted(each["cases"], key=lambda case: -case["regret"])[:6]:
