@@ -1,4 +1,4 @@
-"""Made-up work with known truth, for judging advice: six distributions, and who sees what of it."""
+"""Made-up work with known truth, for judging advice: how long it takes, and who sees what of it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,97 @@ WORKS: Final = (
     Work("Pareto 1.5 from 1 s", ((1.0, stats.pareto(1.5)),)),
     Work("exponential 45 s", ((1.0, stats.expon(scale=45)),)),
     Work("log-normal 90 s, sigma 0.8", ((1.0, stats.lognorm(0.8, scale=90)),)),
+)
+
+
+# --- worlds ------------------------------------------------------------------------------------
+#
+# Work as it comes to a queue in a day: of several types, of other lengths at other hours.
+
+
+class Hour(NamedTuple):
+    """A part of the day."""
+
+    work: Work
+    load: float = 1.0
+    """How many messages come, beside other parts."""
+
+
+class Kind(NamedTuple):
+    """The messages of one type."""
+
+    hours: tuple[Hour, ...]
+    share: float = 1.0
+    """Of all messages."""
+    is_last: bool = False
+    """Whether what comes next is like the last part of the day, and not like the whole."""
+
+    def priced(self) -> DurationModel:
+        """Return how long the work of messages takes that come next."""
+        hours = self.hours[-1:] if self.is_last else self.hours
+        load = sum(each.load for each in hours)
+        models = [(each.load / load, each.work.truth()) for each in hours]
+        return from_chances(
+            np.concatenate([model.seconds for _, model in models]),
+            np.concatenate([share * model.chance for share, model in models]),
+        )
+
+
+class World(NamedTuple):
+    """The messages of a queue, and how often workers die at them."""
+
+    name: str
+    kinds: tuple[Kind, ...]
+    crash_rates: tuple[float, ...] = CRASH_RATES
+
+
+def _steady(work: Work, crash_rates: tuple[float, ...] = CRASH_RATES) -> World:
+    return World(work.name, (Kind((Hour(work),)),), crash_rates)
+
+
+def _log_normal(scale_s: float, sigma: float) -> Work:
+    name = f"log-normal {scale_s:g} s, sigma {sigma:g}"
+    return Work(name, ((1.0, stats.lognorm(sigma, scale=scale_s)),))
+
+
+_BY_DAY, _BY_NIGHT = Hour(_log_normal(10, 0.6), 1.4), Hour(_log_normal(60, 0.4), 0.5)
+
+WORLDS: Final = (
+    *map(_steady, WORKS),
+    _steady(Work("Pareto 1.2 from 1 s", ((1.0, stats.pareto(1.2)),))),
+    _steady(
+        Work(
+            "bimodal: 60 % 5 s, 40 % 240 s",
+            ((0.6, stats.lognorm(0.2, scale=5)), (0.4, stats.lognorm(0.2, scale=240))),
+        )
+    ),
+    _steady(
+        Work(
+            "zero-inflated: 70 % 0.02 s, 30 % 40 s",
+            ((0.7, stats.lognorm(0.5, scale=0.02)), (0.3, stats.lognorm(0.7, scale=40))),
+        )
+    ),
+    _steady(Work("Weibull 25 s, shape 0.6", ((1.0, stats.weibull_min(0.6, scale=25)),))),
+    _steady(Work("gamma 10 s, shape 4", ((1.0, stats.gamma(4, scale=2.5)),))),
+    World(
+        "drift inside a day: 10 s to 25 s",
+        (Kind(tuple(Hour(_log_normal(s, 0.5)) for s in (10, 12.5, 16, 20, 25)), is_last=True),),
+    ),
+    World(
+        "diurnal: 10 s by day, 60 s by night", (Kind((*[_BY_DAY] * 2, _BY_NIGHT, *[_BY_DAY] * 2)),)
+    ),
+    World(
+        "three types: 2 s, 30 s, 300 s",
+        tuple(
+            Kind((Hour(_log_normal(scale_s, 0.6)),), share)
+            for scale_s, share in ((2, 0.6), (30, 0.3), (300, 0.1))
+        ),
+    ),
+    _steady(
+        _log_normal(45, 0.8)._replace(name="killed every 100 s: log-normal 45 s, sigma 0.8"),
+        (1e-2,),
+    ),
+    _steady(Work("killed every 100 s: exponential 30 s", ((1.0, stats.expon(scale=30)),)), (1e-2,)),
 )
 
 

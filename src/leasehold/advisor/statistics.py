@@ -41,6 +41,7 @@ class DurationModel:
     """Where what was seen ends and the tail begins; None if it was not made from attempts."""
     curve: KaplanMeier | None = None
     log_normal: LogNormal | None = None
+    """Of the longest attempts, if it does not fit all of them."""
     pareto: float | None = None
     """Exponent; None if too little is known."""
 
@@ -69,7 +70,8 @@ def fit(sample: Sample) -> DurationModel:
 
     Up to the glue point, where three attempts are still at risk, it is what Kaplan and Meier's
     estimate says. From there on it goes on with the heavier of a log-normal tail (censored maximum
-    likelihood) and a Pareto tail (censored Hill estimate), both joined without a step.
+    likelihood of the longest attempts that it fits) and a Pareto tail (censored Hill estimate),
+    both joined without a step.
 
     Args:
         sample: At least one attempt.
@@ -79,7 +81,8 @@ def fit(sample: Sample) -> DurationModel:
     """
     if not len(sample.seconds):
         raise ValueError("there are no attempts to learn from")
-    curve, log_normal, pareto = kaplan_meier(sample), fit_log_normal(sample), fit_pareto(sample)
+    curve, pareto = kaplan_meier(sample), fit_pareto(sample)
+    log_normal = fit_log_normal_tail(sample, curve)
     glue = _glue(sample)
     drops = -np.diff(curve.survival, prepend=1.0)
     body = curve.times <= glue
@@ -261,6 +264,11 @@ _LEAST_SD: Final = 0.02
 """Of the logarithm of a time: nothing takes exactly as long each time, and times that were put into
 bins look more alike than they are."""
 _MOST_SD: Final = 10.0
+_TAIL_LEAST: Final = 200
+"""With fewer attempts a log-normal is fitted to all of them."""
+_TAIL_SHARES: Final = (0.2, 0.1, 0.05)
+_TAIL_FINISHED: Final = 40
+_MISFIT: Final = 1.0
 _HILL_SHARE: Final = 0.9
 _HILL_LEAST: Final = 20
 """Attempts from which on their 90 % point means something."""
@@ -323,6 +331,85 @@ def fit_log_normal(sample: Sample) -> LogNormal:
         options={"ftol": 1e-13, "gtol": 1e-9, "maxiter": 200},
     )
     return LogNormal(float(found.x[0]), math.exp(float(found.x[1])))
+
+
+def fit_log_normal_tail(sample: Sample, curve: KaplanMeier) -> LogNormal:
+    """Fit a log-normal to all attempts or, where it does not fit, to the longest of them.
+
+    Work of several kinds, or that is mostly done at once, is no log-normal; its longest part may be
+    one. A fit to all of it then has a tail that is far too heavy, or too light. The longest fifth
+    is tried, then a tenth, then a twentieth, given that an attempt is among them; the first that
+    the data do not contradict is taken, or the last for which there are enough.
+
+    Args:
+        sample: At least one attempt.
+        curve: Kaplan and Meier's estimate of them.
+    """
+    found = fit_log_normal(sample)
+    if float(sample.count.sum()) < _TAIL_LEAST or _misfit(sample, curve, found, 0.0) <= _MISFIT:
+        return found
+    count = np.cumsum(sample.count)
+    for share in _TAIL_SHARES:
+        place = min(int(np.searchsorted(count, (1.0 - share) * count[-1])), len(count) - 1)
+        above_s = float(sample.seconds[place])
+        finished = (sample.seconds > above_s) & sample.finished
+        if float(sample.count[finished].sum()) < _TAIL_FINISHED:
+            break
+        found = _fit_above(sample, above_s)
+        if _misfit(sample, curve, found, above_s) <= _MISFIT:
+            break
+    return found
+
+
+def _fit_above(sample: Sample, above_s: float) -> LogNormal:
+    """Fit a log-normal to the attempts that are longer than this, given that they are."""
+    above = sample.seconds > above_s
+    logs, done = np.log(sample.seconds[above]), sample.finished[above]
+    weight = sample.weight[above] / sample.weight[above].sum()
+    least = math.log(above_s)
+
+    def loss(point: Floats) -> float:
+        mu, scale = float(point[0]), math.exp(float(point[1]))
+        z = (logs - mu) / scale
+        each = np.where(done, -0.5 * z * z - point[1], special.log_ndtr(-z))
+        return float(special.log_ndtr((mu - least) / scale) - weight @ each)
+
+    mean = float(weight @ logs)
+    sd = max(_LEAST_SD, math.sqrt(float(weight @ (logs - mean) ** 2)))
+    bounds = [(least - 20.0, least + 20.0), (math.log(_LEAST_SD), math.log(_MOST_SD))]
+    # From two sides: the middle may be within what is seen, or far below it.
+    tried = [
+        optimize.minimize(
+            loss, np.array([mu, math.log(min(scale, _MOST_SD))]), method="L-BFGS-B", bounds=bounds
+        )
+        for mu, scale in ((mean, sd), (least, 2 * sd))
+    ]
+    best = min(tried, key=lambda each: float(each.fun))
+    return LogNormal(float(best.x[0]), math.exp(float(best.x[1])))
+
+
+def _misfit(sample: Sample, curve: KaplanMeier, model: LogNormal, above_s: float) -> float:
+    """Return how far a model is from what was seen above some length: the greatest difference of
+    the shares that last longer, times the root of the attempts that finished there.
+
+    Source: A. N. Kolmogorov (1933); about 1 is rare where the parameters were fitted, see
+    H. W. Lilliefors, JASA 62 (1967).
+    """
+    place = int(np.searchsorted(curve.times, above_s, side="right"))
+    times = curve.times[place:]
+    start = curve.survival_at(above_s)
+    if not len(times) or start <= 0:
+        return 0.0
+    after = curve.survival[place:] / start
+    before = np.concatenate([[1.0], after[:-1]])
+    logs = model.log_survival(times)
+    if above_s > 0:
+        logs -= model.log_survival(np.array([above_s]))
+    share = np.exp(logs)
+    # Within a step nothing is known: times may have been put into bins.
+    apart = np.maximum(after - share, share - before).max()
+    finished = (sample.seconds > above_s) & sample.finished
+    return max(0.0, float(apart)) * math.sqrt(float(sample.count[finished].sum()))
 
 
 def fit_pareto(sample: Sample) -> float | None:

@@ -7,7 +7,14 @@ import pytest
 from scipy import stats
 
 from leasehold.advisor.attempts import Attempt, Sample, repeats_are_alike, weight_by_age
-from leasehold.advisor.statistics import fit, fit_log_normal, fit_pareto, from_chances
+from leasehold.advisor.statistics import (
+    fit,
+    fit_log_normal,
+    fit_log_normal_tail,
+    fit_pareto,
+    from_chances,
+    kaplan_meier,
+)
 
 
 def cut(lengths: np.ndarray, at: float) -> list[Attempt]:
@@ -52,6 +59,34 @@ def test_pareto_exponent_is_found_through_censoring() -> None:
 def test_no_pareto_tail_from_few_attempts() -> None:
     """With fewer than twenty there is no telling."""
     assert fit_pareto(Sample.of(cut(np.arange(1.0, 19.0), 1e9))) is None
+
+
+@pytest.mark.parametrize("quick_s", [0.02, 1.0])
+def test_the_tail_is_that_of_the_longest_work(quick_s: float) -> None:
+    """Nine of ten messages that take no time say nothing of the tenth, censored ones included."""
+    random = np.random.default_rng(5)
+    lengths = np.concatenate(
+        [random.lognormal(np.log(quick_s), 0.2, 2_700), random.lognormal(np.log(40), 0.4, 300)]
+    )
+    attempts = [Attempt(float(min(each, 90.0)), bool(each <= 90.0)) for each in lengths]
+    sample = Sample.of(attempts)
+    whole = fit_log_normal(sample)
+    found = fit_log_normal_tail(sample, kaplan_meier(sample))
+    at = np.array([60.0, 150.0])
+    truth = 0.1 * stats.lognorm(0.4, scale=40).sf(at)
+    share, of_whole = (np.exp(each.log_survival(at)) for each in (found, whole))
+    ratio = truth[1] / truth[0]
+    assert share[1] / share[0] == pytest.approx(ratio, rel=0.5)
+    assert of_whole[1] / of_whole[0] > 10 * ratio
+
+
+def test_all_attempts_count_where_a_log_normal_fits_them() -> None:
+    """They say more than the longest of them alone; so do few attempts, whatever they are like."""
+    random = np.random.default_rng(6)
+    fitting = Sample.of([Attempt(float(each), True) for each in random.lognormal(2, 1, 2_000)])
+    few = Sample.of([Attempt(each, True) for each in [0.02] * 90 + [40.0, 60.0] * 5])
+    for sample in (fitting, few):
+        assert fit_log_normal_tail(sample, kaplan_meier(sample)) == fit_log_normal(sample)
 
 
 def test_body_is_what_was_seen() -> None:
