@@ -139,21 +139,42 @@ SENDING: Final[dict[str, tuple[Callable[[Client, int], Counter[str]], tuple[str,
 }
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds that another process brings about."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+class Supervised:
+    """A driver that is started again when it ends by itself, as a supervisor would.
 
+    On a machine with too much to do, Spark gives a Python worker up that does not answer in time.
+    """
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a driver with its Java and its Python workers, as a power cut would."""
-    root = psutil.Process(process.pid)
-    for each in (root, *root.children(recursive=True)):
+    RESTARTS: Final = 5
+
+    def __init__(self, *command: str) -> None:
+        self._command = command
+        self._left = self.RESTARTS
+        self._process = self._begin()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds that the driver brings about."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, what
+            if self._process.poll() is not None:
+                assert self._left, "the driver ends again and again"
+                self._left -= 1
+                self._process = self._begin()
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill it with its Java and its Python workers, as a power cut would."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    process.wait()
+            root = psutil.Process(self._process.pid)
+            for each in (root, *root.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        self._process.wait()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "DRIVER_MEMORY": "512m"}
+        return subprocess.Popen(self._command, env=environ, cwd=Path(__file__).parents[3])
 
 
 @pytest.mark.slow
@@ -165,11 +186,7 @@ def test_a_driver_that_is_killed_in_every_batch(client: Client, tmp_path: Path, 
     results = client.queue(f"{name}-results")
     results.create()
     command = (sys.executable, "-m", "examples.stateful", name, str(tmp_path / "checkpoint"))
-    environ = {**os.environ, "DRIVER_MEMORY": "512m"}
     expected: Counter[str] = Counter()
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=environ, cwd=Path(__file__).parents[3])
 
     def leased() -> int:
         return sum(client.queue(each).counts().leased for each in queues)
@@ -177,19 +194,24 @@ def test_a_driver_that_is_killed_in_every_batch(client: Client, tmp_path: Path, 
     def told() -> Counter[str]:
         return Counter(message.text for message in results.inspect())
 
+    def begun(before: int) -> Callable[[], bool]:
+        return lambda: leased() > before
+
     for part in range(KILLS):
         expected += send(client, part)
-        process = start()
         before = leased()
+        driver = Supervised(*command)
         try:
-            until(lambda before=before: leased() > before, "no micro-batch begins")  # type: ignore[misc]
+            driver.until(begun(before), "no micro-batch begins")
         finally:
-            kill(process)
+            driver.kill()
     expected += send(client, KILLS)
-    process = start()
+    driver = Supervised(*command)
     try:
-        until(lambda: told().total() >= expected.total() and not leased(), "results are missing")
+        driver.until(
+            lambda: told().total() >= expected.total() and not leased(), "results are missing"
+        )
     finally:
-        kill(process)
+        driver.kill()
     assert told() == expected
     assert sum(client.queue(each).counts().total for each in queues) == 0

@@ -45,3 +45,20 @@ def test_the_offset_says_whose_it_is(driving: Driving, queue: QueueHandle) -> No
     end = WithoutStart(driving.query().reader).latestOffset()
     assert end["stream"].endswith(f"/{queue.name}/{driving.query().reader._options.stream_id}")
     assert end["token"] >= 1
+
+
+def test_a_newer_release_goes_on_from_its_offset(driving: Driving, queue: QueueHandle) -> None:
+    """What the offset says besides is passed over, and an offset that stays is the same object."""
+    fill(queue, 3)
+    older = WithoutStart(driving.query().reader)
+    end = older.latestOffset()
+    older.partitions(older.initialOffset(), end)
+    older.stop()
+
+    newer = driving.query()
+    assert newer.trigger(end) is end
+    assert queue.counts().total == 0
+    fill(queue, 2)
+    following = newer.trigger(end)
+    assert following == {"claim": 2}
+    assert len(newer.bodies(end, following)) == 2
