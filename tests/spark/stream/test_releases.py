@@ -67,7 +67,7 @@ def test_a_running_query_settles_each_batch_at_the_next_trigger(
     assert bodies(seen) == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
 
 
-@pytest.mark.parametrize("fails", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("fails", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_batch_that_failed_comes_again_as_it_was(
     queries: OlderQueries, queue: QueueHandle, fails: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_batch_that_failed_comes_again_as_it_was(
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_killed_reader_replays_the_same_rows(queries: OlderQueries, queue: QueueHandle) -> None:
     """Its process has no memory: the offset in the checkpoint says where the query is."""
     queue.put_many(str(number) for number in range(4))
@@ -120,7 +120,7 @@ def test_a_killed_reader_replays_the_same_rows(queries: OlderQueries, queue: Que
     assert bodies(seen) == [[b"2", b"3"]]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_listener_settles_without_a_trigger(queries: OlderQueries, queue: QueueHandle) -> None:
     """The offset says whose it is, as there is no report; and the restart takes it as done."""
     queue.put_many(["0", "1"])

@@ -106,6 +106,11 @@ class TableStage:
                 "rule for retries puts off a message that has failed; or use run(), the form of "
                 "workers"
             )
+        if settings.get("isolate"):
+            raise ValueError(
+                f"{where}isolate would have a process for each message; use run(), the form of "
+                "workers"
+            )
         if self.batch is not None and settings.get("timeout_s") is not None:
             raise ValueError(
                 f"{where}timeout_s has no meaning for a function of many messages, which cannot be "

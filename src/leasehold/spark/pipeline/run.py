@@ -741,6 +741,11 @@ class Pipeline:
         return start_queries(self.name, self.queue, self._table_stages(made), spark, made)
 
     def _table_stages(self, settings: StreamSettings | None = None) -> list[TableStage]:
+        if self.resources != Resources():
+            raise ValueError(
+                "cores, gpus and memory of stages are not asked for by a query: set the session's, "
+                "or use run(), the form of workers"
+            )
         found = [
             TableStage(
                 name=each.name,
