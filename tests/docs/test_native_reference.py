@@ -37,6 +37,7 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     MnsAttributes,
     QueueSettings,
+    TypeTimeout,
 )
 from leasehold.domain.sessions import SessionState
 from leasehold.domain.transactions import TransactionState
@@ -299,6 +300,7 @@ PARTS: Final = {
     "## adapted": Adapted,
     "## advised": Advised,
     "## mns": MnsAttributes,
+    "## timeouts_by_type": TypeTimeout,
 }
 
 
@@ -315,8 +317,10 @@ def test_every_queue_setting(heading: str) -> None:
             if ranges[each.name] != (1, MAX_BUDGET) and bound not in {0, NEVER_MS}:
                 assert number(bound) in row[1], each.name
         if part is not Adapted:
-            assert each.default is not MISSING
             default = each.default
+            if default is MISSING:
+                assert each.default_factory is dict
+                default = {}
             shown = (
                 "null"
                 if default is None
@@ -324,6 +328,8 @@ def test_every_queue_setting(heading: str) -> None:
                 if default is True
                 else "false"
                 if default is False
+                else "{}"
+                if default == {}
                 else (number(default) if isinstance(default, int | float) else f"`{default}`")
             )
             assert row[2] == shown, each.name

@@ -132,8 +132,6 @@ class Worker:
         registry: Any = None,
         report_s: float | None = None,
     ) -> None:
-        if lease_as_set and learner is not None:
-            raise UnsafeWorker(["lease_as_set: a learner chooses the length of leases, too"])
         self._handlers = handlers = Handlers(handler)
         clients, weights, self._own_clients = opened(queues)
         self._options = Options(
@@ -153,11 +151,10 @@ class Worker:
             report_s=report_s,
             time=time or SystemTime(),
         )
-        decode = reader_of(codec)
-        self._check(handlers, clients, weights, decode)
+        self._learner = learner
+        self._check(handlers, clients, weights, decode := reader_of(codec))
         self.name = name or name_of(handlers.each()[0])
         self._time = self._options.time
-        self._learner = learner
         self._manager: BaseLeaseManager | None = None
         self._hooks = HookCalls([*([Tracing()] if tracing and is_used() else []), *hooks])
         self._core = Core(
@@ -188,6 +185,9 @@ class Worker:
     ) -> None:
         """Refuse what is not safe; then the clients that the worker has opened are closed."""
         try:
+            if self._options.as_set and self._learner is not None:
+                problem = "lease_as_set: a learner chooses the length of leases, too"
+                raise UnsafeWorker([problem])  # noqa: TRY301 - what was opened is closed below
             self._options.check(handlers, clients, weights, decode)
         except BaseException:
             for client in self._own_clients:

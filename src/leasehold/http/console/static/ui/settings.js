@@ -25,6 +25,7 @@ const SECTIONS = [
       adaptive: { ...yes("Let it follow the work", "The server moves the timeout by itself"), isWhole: true },
       "adaptive.floor_s": seconds("Never shorter than, seconds", "", { placeholder: "5" }),
       "adaptive.cap_s": seconds("Never longer than, seconds", "", { placeholder: "3600" }),
+      max_message_timeout_s: seconds("Of a single message at most, seconds", "What its producer may ask for; 0: nothing", { min: 0, placeholder: "43200" }),
     },
   ],
   [
@@ -67,7 +68,7 @@ const SECTIONS = [
 ];
 const FIELDS = SECTIONS.flatMap(([, fields]) => Object.entries(fields));
 // What the server has chosen, or keeps by itself.
-const READ_ONLY = new Set(["adapted"]);
+const READ_ONLY = new Set(["adapted", "adapted_by_type"]);
 
 export default function Settings({ queue, info, reload }) {
   // A form that is filled in stays as it is while newer settings come in; after a save it begins anew.
@@ -86,12 +87,13 @@ export default function Settings({ queue, info, reload }) {
     ${isOld && html`<${Note} tone="warning">The settings have changed meanwhile.
       <button type="button" class="small" onClick=${() => again(info)}>Show the new ones</button><//>`}
     <${Chosen} settings=${info.settings} timeoutS=${info.visibility_timeout_s} />
+    <${ByType} settings=${info.settings} />
     <${Form} key=${`form ${version}`} settings=${base.settings} review=${review} />
     <${Raw} key=${`raw ${version}`} info=${base} review=${review} />`;
 }
 
 // What the server has chosen moves by itself, and is not in the form.
-const asText = ({ settings, metadata }) => JSON.stringify([{ ...settings, adapted: null }, metadata]);
+const asText = ({ settings, metadata }) => JSON.stringify([{ ...settings, adapted: null, adapted_by_type: null }, metadata]);
 
 // What holds but is not set by the form.
 function Chosen({ settings, timeoutS }) {
@@ -108,6 +110,21 @@ function Chosen({ settings, timeoutS }) {
       ]}
     />
   <//>`;
+}
+
+// Set in the JSON below.
+function ByType({ settings }) {
+  const rules = Object.entries(settings.timeouts_by_type ?? {});
+  if (!rules.length) return null;
+  const told = ([name, rule]) => {
+    const chosen = settings.adapted_by_type?.[name];
+    const seconds = chosen?.visibility_timeout_s ?? rule.visibility_timeout_s;
+    const parts = [seconds ? format.duration(seconds) : "that of the queue"];
+    if (rule.adaptive) parts.push(`adaptive, ${format.duration(rule.adaptive.floor_s)} to ${format.duration(rule.adaptive.cap_s)}`);
+    if (chosen) parts.push(chosen.because);
+    return [name, parts.join("; ")];
+  };
+  return html`<${Section} title="Timeouts by message type"><${Facts} pairs=${rules.sort().map(told)} /><//>`;
 }
 
 // --- the form ------------------------------------------------------------------------------------
