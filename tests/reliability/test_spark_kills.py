@@ -138,7 +138,7 @@ def test_each_outcome_is_in_the_table_once_whoever_dies(
     kills = [(victim, point) for victim in (Victim.SERVER, Victim.DRIVER) for point in Point]
     kills += [(Victim.MACHINE, Point.READING), (Victim.PYTHON, Point.READING)]
     campaign = ResultsCampaign(server, tmp_path / "query")
-    _check(campaign.play(kills, messages=200, limit=30), len(kills))
+    _check(campaign.play(kills, messages=40, limit=10), len(kills))
 
 
 @pytest.mark.slow

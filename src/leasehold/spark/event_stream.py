@@ -43,9 +43,10 @@ from leasehold.spark.schemas import part_count, ranges
 
 _LOOK_S: Final = 0.2
 """Between two looks at a log that has nothing new."""
-_LOOKED_AT: Final = 4
-"""Events looked at, in multiples of those that a micro-batch may have: then it ends even if other
-queues have most of them, so that Spark gets an answer and the offset goes on."""
+_LEAST_PAGE: Final = 500
+_MOST_UNWANTED: Final = 400_000
+"""Events looked at after which a micro-batch ends even if hardly any of them is wanted, so that
+Spark gets an answer and the offset goes on."""
 _PASSED_S: Final = 600.0
 """How long the offset may stay where it is while the log goes on with what is not wanted: after
 a restart, what was deleted in between counts as lost."""
@@ -249,33 +250,40 @@ class LogPosition:
         while True:
             if self._upto is not None and after >= self._upto:
                 break
-            limit = PAGE if most is None else max(1, min(PAGE, most - found))
+            left = PAGE if most is None else most - found
+            limit = min(PAGE, max(_LEAST_PAGE, left))
             page = self._client.event_page(after=after, limit=limit)
             self._last_seq = page.last_seq
             if not check_kept(self._options, page, after):
                 self._passed = (0, 0)
                 return page.last_seq or 0
-            events = page.events
-            if self._upto is not None and page.next_after > self._upto:
-                events = tuple(each for each in events if each.seq <= self._upto)
-            if events:
-                batch = batch_of(events, self._client.account, self._columns)
-                rows = batch if self._wanted is None else batch.filter(self._wanted)
-                found += rows.num_rows
-                looked_at += len(events)
+            seqs = self._wanted_in(page)
+            if most is not None and len(seqs) > left:
+                return seqs[left - 1]  # the rest of that batch comes along, and no other
+            found += len(seqs)
+            looked_at += len(page.events)
             after = max(after, page.next_after)
             if self._upto is not None:
                 after = min(after, self._upto)
             if page.finished:
                 break
-            if most is not None and (found >= most or looked_at >= most * _LOOKED_AT):
+            if most is not None and (found >= most or looked_at >= _MOST_UNWANTED):
                 break
-        is_far = most is not None and looked_at >= most * _LOOKED_AT
+        is_far = most is not None and looked_at >= _MOST_UNWANTED
         is_old = after > start and self._clock.monotonic_s() - self._moved_s > _PASSED_S
         if found or is_far or is_old:
             return after
         self._passed = (start, after)
         return start
+
+    def _wanted_in(self, page: EventPage) -> list[int]:
+        """Return of each event of a page that is wanted the number of its batch."""
+        last = page.next_after if self._upto is None else self._upto
+        events = [each for each in page.events if each.seq <= last]
+        rows = batch_of(events, self._client.account, self._columns)
+        rows = rows if self._wanted is None else rows.filter(self._wanted)
+        seqs: list[int] = rows.column("seq").to_pylist()
+        return seqs
 
 
 def check_kept(options: ReadOptions, page: EventPage, after: int) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from leasehold.client import Client, QueueHandle
 from leasehold.domain.events import TrimEvents
+from leasehold.spark import event_stream
 from leasehold.spark.event_stream import EventStreamReader
 from leasehold.spark.options import BadOption, DataLost
 from leasehold.spark.schemas import EVENTS
@@ -150,9 +151,10 @@ def test_other_queues_make_no_micro_batch(
 
 
 def test_very_many_unwanted_events_move_the_offset(
-    server: InProcessServer, client: Client, queue: QueueHandle
+    server: InProcessServer, client: Client, queue: QueueHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a restart would have to look through all of them again, or find them deleted."""
+    monkeypatch.setattr(event_stream, "_MOST_UNWANTED", 8)
     other = client.queue("other")
     other.create()
     query = EventsByHand(server, queueName="orders", maxEventsPerTrigger="2")
