@@ -329,7 +329,7 @@ class Jobs:
         self._running: list[Job] = []
         self._count = 0
         self.is_cancelled = False
-        """Whether Spark was told to end them."""
+        """Whether Spark was told to end those that run."""
 
     @property
     def running(self) -> tuple[Job, ...]:
@@ -338,6 +338,7 @@ class Jobs:
 
     def begin(self, plan: Plan, tasks: int) -> Job:
         """Begin a job of so many tasks, and return it."""
+        self.is_cancelled = False
         self._count += 1
         job = Job(self._count, tasks)
         self._running.append(job)

@@ -338,7 +338,9 @@ class PipelineRun:
 
     def _show(self) -> None:
         listener = self._listener
-        self._cluster.show(listener.stages(), {each.stage for each in listener.known()})
+        running = {job.number for job in self._jobs.running}
+        on = {each.stage for each in listener.known() if each.job in running}
+        self._cluster.show(listener.stages(), on)
 
     def _signalled(self, count: int) -> None:
         if count == 1:
