@@ -171,7 +171,7 @@ class Fetcher:
                         self._manager.keep,
                         source.client,
                         asked_at_s=asked_at_s,
-                        lease_s=lease_s or None,
+                        lease_s=None if lease_s == AS_SET else lease_s,
                         wait_s=min(wait_s, source.capabilities.max_wait_s),
                     )
                     return self._accept(deliveries, keep, session)

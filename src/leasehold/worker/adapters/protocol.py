@@ -60,7 +60,7 @@ class Capabilities:
     """A receive may ask for leases :data:`AS_SET`; each delivery tells how long its lease is."""
 
 
-AS_SET: Final = 0
+AS_SET: Final = -1
 """In place of the length of leases: what the service has set for each message."""
 
 

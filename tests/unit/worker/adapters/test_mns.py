@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from opentelemetry import trace
 
 from leasehold.spans import context_of
 from leasehold.testing.memory_queue import MemoryQueue
-from leasehold.worker.adapters.mns import Clients, MnsQueue, queue_error
+from leasehold.worker.adapters.mns import Clients, MnsQueue, _of_length, queue_error
 from leasehold.worker.adapters.protocol import (
     Denied,
     Fault,
@@ -384,3 +385,24 @@ def test_a_send_has_the_context_at_hand(queue: MnsQueue) -> None:
     found = context_of(delivery.traceparent)
     assert found is not None
     assert found.span_id == span.get_span_context().span_id
+
+
+def test_leases_of_another_length_than_the_queue_has_are_told_apart() -> None:
+    """A server may have timeouts by type; what cannot be told is renewed, to be sure of it.
+
+    The moment of the receive is that of a first delivery, by the clock of the service.
+    """
+
+    def received(name: str, count: int, seconds: float) -> Any:
+        return SimpleNamespace(
+            message_id=name,
+            dequeue_count=count,
+            first_dequeue_time=1_000 if count == 1 else 500,
+            next_visible_time=1_000 + int(seconds * 1000),
+        )
+
+    first, again = received("first", 1, 30), received("again", 2, 30)
+    short, long = received("short", 1, 5), received("long", 2, 600)
+    assert _of_length([first, again, short, long], 30) == {"first", "again"}
+    assert _of_length([again, long], 30) == set()
+    assert _of_length([], 30) == set()
