@@ -67,8 +67,8 @@ def test_each_message_is_sent_on_once_however_the_server_dies(
     _check(campaign.play(kills, messages=200, limit=50), len(kills))
 
 
-@pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_each_message_of_a_pipeline_has_one_outcome_however_the_server_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:
