@@ -1,26 +1,19 @@
-"""The stateful examples on a real Spark: each result once, whatever fails on the way."""
+"""A stateful example on a real Spark: each result once when a micro-batch fails."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import pytest
 from examples.stateful import __main__ as example
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.client import Client, QueueHandle
-from leasehold.client.errors import StreamNotFound
 from leasehold.testing import InProcessServer
 
 PATIENCE_S: Final = 900
@@ -49,9 +42,6 @@ def client() -> Iterator[Client]:
 
 def put(queue: QueueHandle, *bodies: dict[str, Any]) -> None:
     queue.put_many([json.dumps(body) for body in bodies])
-
-
-# --- in this process ------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -92,141 +82,3 @@ def test_a_batch_that_is_repeated_finds_the_state_as_it_was(
         (str(number), "paid") for number in range(3)
     ]
     assert orders.counts().total + paid.counts().total == 0
-
-
-# --- in a process that is killed ------------------------------------------------------------------
-
-
-def unique(client: Client, part: int) -> Counter[str]:
-    """Send ten clicks, each three times, of which half came in the part before."""
-    ids = [f"click-{number}" for number in range(5 * part, 5 * part + 10)]
-    put(client.queue("clicks"), *({"id": each, "page": "/"} for each in ids * 3))
-    return Counter(json.dumps({"id": each, "page": "/"}) for each in ids[0 if not part else 5 :])
-
-
-def sessions(client: Client, part: int) -> Counter[str]:
-    """Send a session for each of five users; the last part ends all."""
-    first = part * 60
-    times = [first, first + 10, first + 20]
-    for minute in times:
-        put(
-            client.queue("visits"),
-            *({"user": f"user-{number}", "at": at(minute)} for number in range(5)),
-        )
-    if part == KILLS:
-        put(client.queue("visits"), {"user": "last", "at": at(0, "2026-02-05")})
-    begin_ms = 1_770_076_800_000 + first * MINUTE_MS  # 2026-02-03
-    told = {"first_ms": begin_ms, "last_ms": begin_ms + 20 * MINUTE_MS, "events": 3}
-    return Counter(json.dumps({"user": f"user-{number}", **told}) for number in range(5))
-
-
-def payments(client: Client, part: int) -> Counter[str]:
-    """Send ten orders and the payments of nine; the last part has the time pass."""
-    ids = [f"{part}-{number}" for number in range(10)]
-    orders, paid = client.queue("orders"), client.queue("payments")
-    put(orders, *({"order_id": each, "amount": 5, "at": at(part)} for each in ids))
-    put(paid, *({"order_id": each, "amount": 5, "at": at(part + 1)} for each in ids[1:]))
-    if part == KILLS:
-        for queue, name in ((orders, "late-order"), (paid, "late-payment")):
-            put(queue, {"order_id": name, "amount": 1, "at": at(0, "2026-02-05")})
-    told = [{"order_id": each, "status": "paid", "ordered": 5.0, "paid": 5.0} for each in ids[1:]]
-    unpaid = {"order_id": ids[0], "status": "unpaid", "ordered": 5.0}
-    return Counter(json.dumps(each) for each in (*told, unpaid))
-
-
-SENDING: Final[dict[str, tuple[Callable[[Client, int], Counter[str]], tuple[str, ...]]]] = {
-    "unique": (unique, ("clicks",)),
-    "sessions": (sessions, ("visits",)),
-    "payments": (payments, ("orders", "payments")),
-}
-
-
-class Supervised:
-    """A driver that is started again when it ends by itself, as a supervisor would.
-
-    On a machine with too much to do, Spark gives a Python worker up that does not answer in time.
-    """
-
-    RESTARTS: Final = 5
-
-    def __init__(self, *command: str) -> None:
-        self._command = command
-        self._left = self.RESTARTS
-        self._process = self._begin()
-
-    def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until something holds that the driver brings about."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline, what
-            if self._process.poll() is not None:
-                assert self._left, "the driver ends again and again"
-                self._left -= 1
-                self._process = self._begin()
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """Kill it with its Java and its Python workers, as a power cut would."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._process.pid)
-            for each in (root, *root.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
-        self._process.wait()
-
-    def _begin(self) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, "DRIVER_MEMORY": "512m"}
-        return subprocess.Popen(self._command, env=environ, cwd=Path(__file__).parents[3])
-
-
-def last_claim(queue: QueueHandle) -> int:
-    """Return the number of the last claim of the example's stream."""
-    try:
-        stream = queue.stream("stateful").get()
-    except StreamNotFound:
-        return 0
-    return max([stream.last_settled, *(claim.number for claim in stream.claims)])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(4 * PATIENCE_S)
-@pytest.mark.parametrize("name", SENDING)
-def test_a_driver_that_is_killed_in_every_batch(client: Client, tmp_path: Path, name: str) -> None:
-    """Again and again in the middle of a micro-batch: the results are those of a run in peace."""
-    send, queues = SENDING[name]
-    results = client.queue(f"{name}-results")
-    results.create()
-    command = (sys.executable, "-m", "examples.stateful", name, str(tmp_path / "checkpoint"))
-    expected: Counter[str] = Counter()
-
-    def leased() -> int:
-        return sum(client.queue(each).counts().leased for each in queues)
-
-    def told() -> Counter[str]:
-        return Counter(message.text for message in results.inspect())
-
-    def begun() -> int:
-        """Return how many micro-batches have begun, of all queues together."""
-        return sum(last_claim(client.queue(each)) for each in queues)
-
-    def more_than(before: int) -> Callable[[], bool]:
-        return lambda: begun() > before
-
-    for part in range(KILLS):
-        expected += send(client, part)
-        before = begun()
-        driver = Supervised(*command)
-        try:
-            driver.until(more_than(before), "no micro-batch begins")
-        finally:
-            driver.kill()
-    expected += send(client, KILLS)
-    driver = Supervised(*command)
-    try:
-        driver.until(
-            lambda: told().total() >= expected.total() and not leased(), "results are missing"
-        )
-    finally:
-        driver.kill()
-    assert told() == expected
-    assert sum(client.queue(each).counts().total for each in queues) == 0
