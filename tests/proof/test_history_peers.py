@@ -6,10 +6,13 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from proof.history.accumulate import totals
 from proof.history.adapters import Promise
 from proof.history.checker import check
 from proof.history.peers.run import PEERS, Absent, judged, run
+from proof.history.prove import LONG
 from proof.history.records import Delivery, FaultRecord, History, Operation, Outcome, Verb, body_of
+from proof.history.tables import PLACES, Place, short
 
 PROMISE = Promise(fenced=False, prompt=False)
 
@@ -77,6 +80,37 @@ def test_a_server_that_was_killed_explains_it() -> None:
     assert doubled("beanstalkd", history) == 1
     history.faults.append(FaultRecord(name="kill", begun_s=1.4, ended_s=1.6))
     assert doubled("beanstalkd", history) == 0
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.page.name}-{place.name}")
+def test_a_page_says_what_was_measured(place: Place) -> None:
+    """Its table is that of the results: else run ``python -m proof.history.tables``."""
+    results = place.read()
+    assert place.filled(results) == place.page.read_text(encoding="utf-8")
+    assert place.filled(results[1:]) != place.page.read_text(encoding="utf-8")
+
+
+def test_pieces_of_the_release_tier_add_up() -> None:
+    """A control that was missed is told apart from what is wrong."""
+    piece = {"name": "failovers", "count": 5, "calls": 70, "seconds": 60.2, "passed": True}
+    missed = piece | {"passed": False, "said": ["finds a standby that lags: nothing"]}
+    wrong = piece | {"passed": False, "said": ["failovers: lost 1"]}
+    total = totals([piece | {"said": []}, missed, wrong])["failovers"]
+    assert total["done"] == 15
+    assert total["asked"] == LONG.failovers
+    assert (total["wrong"], total["controls_missed"]) == (1, 1)
+
+
+def test_what_is_not_promised_is_in_brackets() -> None:
+    """And what is, is not; what was not asked for is no nought."""
+    figures = {"calls": 1_200}
+    found = {"lost": 3, "back": 0, "doubled": 1}
+    row = {"fault": "kill", "version": "1", "figures": figures, "found": found}
+    done = {"kill": 20, "client killed": 2}
+    results = [row | {"peer": peer, "done": done} for peer in ("azurite", "pgmq")]
+    pgmq, azurite = short([*results, *results]).splitlines()[2:]
+    assert azurite.endswith("| 40 kills | 2,400 | (6) | 0 | (2) | - |")
+    assert pgmq.endswith("| 40 kills | 2,400 | 6 | 0 | 2 | - |")
 
 
 @pytest.mark.long

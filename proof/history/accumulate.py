@@ -1,0 +1,137 @@
+"""The release tier in pieces: ``python -m proof.history.accumulate --minutes 60``.
+
+The tier asks for more kills, crash states and failovers than one sitting has time for. This does
+some of each in turn, with seeds that no piece before has had, and adds every piece to a file as
+soon as it is over, so that it may be ended at any moment and go on another day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from proof.history.prove import LONG, Amounts, prove
+from proof.report import Check, Order, empty_folder
+
+RESULTS: Final = Path(__file__).resolve().parents[1] / "results/release.json"
+NOTHING: Final = Amounts(**dict.fromkeys((field.name for field in fields(Amounts)), 0))
+PIECES: Final[Mapping[str, tuple[str, int]]] = {
+    "kills, SQLite": ("kills", 100),
+    "crash states": ("crash_states", 3_000),
+    "failovers": ("failovers", 5),
+    "soak": ("soak_hours", 6),
+}
+"""By the name of their check: what is asked for, and how much of it in one piece."""
+
+
+def counted(name: str, check: Check) -> int:
+    """Return how much of what the tier asks for a piece has done."""
+    figures = check.figures
+    done = {
+        "kills, SQLite": lambda: figures["done"]["kill"],
+        "crash states": lambda: figures["states"],
+        "failovers": lambda: figures["done"]["failover"],
+        "soak": lambda: figures["hours"],
+    }
+    return int(done[name]())
+
+
+def _is_wrong(piece: Mapping[str, Any]) -> bool:
+    """Tell whether its check has failed, and not only a control of it."""
+    return any(said.startswith(f"{piece['name']}:") for said in piece["said"])
+
+
+def totals(pieces: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Add up the pieces of each kind: what was asked for by the tier, and what was done."""
+    summed: dict[str, dict[str, int]] = {}
+    for name, (field, _) in PIECES.items():
+        mine = [each for each in pieces if each["name"] == name]
+        summed[name] = {
+            "asked": int(getattr(LONG, field)),
+            "done": sum(each["count"] for each in mine),
+            "calls": sum(each["calls"] for each in mine),
+            "pieces": len(mine),
+            "wrong": sum(_is_wrong(each) for each in mine),
+            "controls_missed": sum(not each["passed"] and not _is_wrong(each) for each in mine),
+            "seconds": round(sum(each["seconds"] for each in mine)),
+        }
+    return summed
+
+
+def play(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Run one piece; return what becomes of it, its controls included."""
+    field, amount = PIECES[name]
+    order = Order(long=False, folder=empty_folder(folder), seed=seed)
+    since_s = time.monotonic()
+    checks = list(prove(order, replace(NOTHING, **{field: amount})))
+    (main,) = (each for each in checks if each.name == name)
+    return {
+        "name": name,
+        "seed": seed,
+        "count": counted(name, main),
+        "calls": main.figures.get("calls", 0),
+        "passed": all(each.passed for each in checks),
+        "said": [f"{each.name}: {each.said}" for each in checks if not each.passed],
+        "seconds": round(time.monotonic() - since_s, 1),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    said = subprocess.run(
+        ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True
+    )
+    return said.stdout.strip()
+
+
+def add(out: Path, piece: dict[str, Any]) -> None:
+    """Add a piece to a file of them."""
+    pieces = read(out)
+    pieces.append(piece)
+    whole = {"totals": totals(pieces), "pieces": pieces}
+    fresh = out.with_suffix(".new")
+    fresh.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(out)
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    """Return the pieces of a file; none if it is not there."""
+    if not out.exists():
+        return []
+    pieces: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["pieces"]
+    return pieces
+
+
+def main() -> int:
+    """Do pieces until the time is over; return 1 if one has failed."""
+    parser = argparse.ArgumentParser(prog="python -m proof.history.accumulate", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60, help="begin no piece after that (60)")
+    parser.add_argument("--only", choices=PIECES, action="append", help="pieces of this kind")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file that is added to")
+    parser.add_argument("--folder", type=Path, default=Path("build/proof/accumulate"))
+    options = parser.parse_args()
+    end_s = time.monotonic() + options.minutes * 60
+    failed = 0
+    while time.monotonic() < end_s:
+        for name in options.only or PIECES:
+            if time.monotonic() >= end_s:
+                break
+            seed = 1 + max((each["seed"] for each in read(options.out)), default=0)
+            # What fails keeps its records, in a folder that no later piece empties.
+            piece = play(name, seed, options.folder / str(seed))
+            add(options.out, piece)
+            failed += not piece["passed"]
+            print(f"{name}: seed {seed}, {piece['count']} in {piece['seconds']} s", flush=True)
+            print("\n".join(piece["said"]), end="\n" * bool(piece["said"]), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
