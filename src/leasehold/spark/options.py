@@ -14,126 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
 
-# --- option texts ------------------------------------------------------------------------------
-#
-# How the texts of options are read: lengths of time, sizes, numbers, words.
-#
-# Each reader raises ValueError with what the text should have been.
-
-
-_DURATION: Final = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
+from leasehold.spark.option_values import (
+    choice,
+    names,
+    plain,
+    position,
+    seconds,
+    size_bytes,
+    truth,
+    whole,
+    whole_seconds,
 )
-_UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_BYTES: Final = re.compile(r"(\d+)\s*([kmg]i?b?|b)?")
-_UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "b": 1, "": 1}
-
-
-def duration_s(text: str) -> float:
-    """Return a length in seconds: ``30``, ``30s``, ``500 ms``, ``5m``, ``2 hours``, ``1d``.
-
-    Raises:
-        ValueError: It is not of this form.
-    """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise ValueError("a length of time such as 30s, 500ms, 5m or 2h")
-    unit = found[2] or "s"
-    return float(found[1]) * _UNIT_S["ms" if unit == "ms" else unit[0]]
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers in a range."""
-
-    def read(text: str) -> int:
-        plain = text.strip().replace("_", "")
-        if not plain.isdecimal() or not least <= int(plain) <= most:
-            raise ValueError(f"a whole number from {least:,} to {most:,}")
-        return int(plain)
-
-    return read
-
-
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Return a reader of lengths of time in a range of seconds."""
-
-    def read(text: str) -> float:
-        length_s = duration_s(text)
-        if not least <= length_s <= most:
-            raise ValueError(f"a length of time from {least:g} to {most:g} seconds")
-        return length_s
-
-    return read
-
-
-def whole_seconds(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of lengths of time that are whole seconds, such as leases."""
-
-    def read(text: str) -> int:
-        length_s = duration_s(text)
-        if length_s != int(length_s) or not least <= length_s <= most:
-            raise ValueError(f"a length of time of whole seconds, {least} to {most}")
-        return int(length_s)
-
-    return read
-
-
-def size_bytes(text: str) -> int:
-    """Return a size in bytes: ``1048576``, ``64m``, ``1g``.
-
-    Raises:
-        ValueError: It is not of this form, or 0.
-    """
-    found = _BYTES.fullmatch(text.strip().lower())
-    if found is None or not int(found[1]):
-        raise ValueError("a size such as 1048576, 64m or 1g")
-    return int(found[1]) * _UNIT_BYTES[(found[2] or "b")[0]]
-
-
-def truth(text: str) -> bool:
-    """Return true or false.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    known = {"true": True, "false": False}
-    try:
-        return known[text.strip().lower()]
-    except KeyError:
-        raise ValueError("true or false") from None
-
-
-def choice(*values: str, **also: str) -> Callable[[str], str]:
-    """Return a reader of one of some words, without regard to case; *also* are other spellings."""
-    known = {value.lower(): value for value in values} | {k.lower(): v for k, v in also.items()}
-
-    def read(text: str) -> str:
-        try:
-            return known[text.strip().lower()]
-        except KeyError:
-            raise ValueError(f"one of {', '.join(values)}") from None
-
-    return read
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return names that stand between commas."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
-        raise ValueError("names between commas")
-    return found
-
-
-def plain(text: str) -> str:
-    """Return a text that is not empty.
-
-    Raises:
-        ValueError: It is.
-    """
-    if not text.strip():
-        raise ValueError("a text that is not empty")
-    return text.strip()
-
 
 # --- options -----------------------------------------------------------------------------------
 
@@ -144,6 +35,8 @@ Encoding: TypeAlias = Literal["none", "base64", "auto"]
 BodyFormat: TypeAlias = Literal["raw", "json"]
 Service: TypeAlias = Literal["leasehold", "azure"]
 Content: TypeAlias = Literal["messages", "snapshot", "events"]
+OF_LOG: Final[frozenset[str | None]] = frozenset({"events"})
+"""Contents that are read from the event log, once or as a stream."""
 
 
 class BadOption(ValueError):
@@ -244,8 +137,8 @@ OPTIONS: Final = (
         choice("messages", "snapshot", "events"),
         None,
         "messages: receive them, as a stream. snapshot: inspect a queue without leasing. events: "
-        "the event log of the account, or of the named queue.",
-        aliases=("content",),
+        "the event log of the account, or of the named queue, once or as a stream.",
+        aliases=("content", "view"),
     ),
     # Admission
     _option("streamId", plain, None, "Name of the consumer; one running query for each."),
@@ -275,7 +168,7 @@ OPTIONS: Final = (
         "waitSeconds",
         seconds(0, 60),
         1.0,
-        "How long the server waits for a first message.",
+        "How long the server waits for a first message, or a stream of events for a first event.",
     ),
     _option(
         "numPartitions",
@@ -291,6 +184,13 @@ OPTIONS: Final = (
         "Put all messages of a group in a micro-batch into one task.",
     ),
     _option("prefetchClaim", truth, True, "Open the next claim while this one is processed."),
+    _option(
+        "maxEventsPerTrigger",
+        whole(1, 10_000_000),
+        100_000,
+        "Streams of events: maximum number of events in a micro-batch, but for the rest of the "
+        "last one's batch.",
+    ),
     # Leases
     _option(
         "visibilityTimeout",
@@ -321,7 +221,8 @@ OPTIONS: Final = (
         "failOnDataLoss",
         truth,
         True,
-        "Fail when a claim has lost messages to others, to a purge or to the end of its window.",
+        "Fail when a claim has lost messages to others, to a purge or to the end of its window; "
+        "a stream of events, when events were deleted before it has read them.",
     ),
     _option(
         "allowNewCheckpoint",
@@ -378,9 +279,29 @@ OPTIONS: Final = (
     _option("state", names, None, "Snapshot: only messages in one of these states."),
     _option("limit", whole(1, 1_000_000_000), None, "Batch reads: maximum number of rows."),
     _option("pushdown", truth, False, "Batch reads: let Spark push filters down."),
+    # Events
     _option("startingSeq", whole(0, 1 << 62), None, "Events: after the batch with this number."),
-    _option("startingTime", plain, None, "Events: from this time on, ISO 8601."),
-    _option("endingTime", plain, None, "Events: before this time, ISO 8601."),
+    _option(
+        "startingOffsets",
+        position,
+        None,
+        "Events: earliest, latest (streams only) or the number of a batch, which is startingSeq. "
+        "Default: earliest, of streams too. A stream with a checkpoint goes on where it was.",
+    ),
+    _option(
+        "startingTime",
+        plain,
+        None,
+        "Events: from this time on, ISO 8601, or milliseconds since 1970.",
+        aliases=("startingTimestamp",),
+    ),
+    _option(
+        "endingTime",
+        plain,
+        None,
+        "Events: before this time, ISO 8601, or milliseconds since 1970. Batch reads only.",
+        aliases=("endingTimestamp",),
+    ),
     _option(
         "eventLog",
         plain,
@@ -447,10 +368,34 @@ here."""
 # Spark adds options of its own to those of the user.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "query name", "queryname"})
 
-_OF_BATCHES: Final = frozenset(
-    {"state", "limit", "pushdown", "startingSeq", "startingTime", "endingTime", "eventLog"}
-)
+_OF_BATCHES: Final = frozenset({"state", "limit", "pushdown", "endingTime", "eventLog"})
 """Of reads, those that say something of batch reads only."""
+_OF_EVENTS: Final = frozenset(
+    {"maxEventsPerTrigger", "startingSeq", "startingOffsets", "startingTime"}
+)
+"""Of streams, those that say something of the event log only."""
+_OF_MESSAGES: Final = frozenset(
+    {
+        "service",
+        "streamId",
+        "maxMessagesPerTrigger",
+        "maxBytesPerTrigger",
+        "minMessagesPerTrigger",
+        "maxTriggerDelay",
+        "wholeGroups",
+        "prefetchClaim",
+        "visibilityTimeout",
+        "replayWindow",
+        "delivery",
+        "settleWithSink",
+        "allowNewCheckpoint",
+        "messageEncoding",
+        "format",
+        "onBadRecord",
+        "columnNameOfCorruptRecord",
+    }
+)
+"""Of streams, those that say something of messages only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,6 +432,7 @@ class ReadOptions:
     max_trigger_delay: float
     wait_seconds: float
     num_partitions: int | None
+    max_events_per_trigger: int
     whole_groups: bool
     prefetch_claim: bool
     visibility_timeout: int
@@ -505,6 +451,7 @@ class ReadOptions:
     limit: int | None
     pushdown: bool
     starting_seq: int | None
+    starting_offsets: str | int | None
     starting_time: str | None
     ending_time: str | None
     event_log: str | None
@@ -546,6 +493,13 @@ def read_options(given: Mapping[str, Any]) -> ReadOptions:
         BadOption: One is unknown, malformed, or does not fit the others.
     """
     values = _values(given, "read")
+    begins = [
+        name
+        for name in ("startingSeq", "startingOffsets", "startingTime")
+        if values[name] is not None
+    ]
+    if "startingOffsets" in begins and len(begins) > 1:
+        raise BadOption(f"options {' and '.join(begins)} exclude each other")
     return ReadOptions(place=_place(values), **_of(ReadOptions, values))
 
 
@@ -566,13 +520,32 @@ def refuse_for_streams(options: ReadOptions) -> None:
     """Refuse options that a stream would pass over.
 
     Raises:
-        BadOption: One is given that is for batch reads.
+        BadOption: One is given that is for batch reads, or for streams of another kind.
     """
-    for option in OPTIONS:
-        if option.name in _OF_BATCHES and getattr(options, _snake(option.name)) != option.default:
+    of_log = options.read in OF_LOG
+    given = [
+        option.name
+        for option in OPTIONS
+        if "read" in option.kinds
+        and option.name in (_OF_BATCHES | _OF_EVENTS | _OF_MESSAGES)
+        and getattr(options, _snake(option.name)) != option.default
+    ]
+    for name in given:
+        if name in _OF_BATCHES:
             raise BadOption(
-                f"option {option.name} is for batch reads (read=snapshot, read=events); a stream "
-                "takes every message of its queue"
+                f"option {name} is for batch reads (read=snapshot, read=events, read=results); a "
+                f"stream takes {'all that follows' if of_log else 'every message of its queue'}"
+            )
+        if of_log and name in _OF_MESSAGES:
+            instead = {
+                "streamId": ": its checkpoint says where it is",
+                "maxMessagesPerTrigger": ": use maxEventsPerTrigger",
+            }.get(name, "")
+            raise BadOption(f"option {name} is not for a stream of read={options.read}{instead}")
+        if not of_log and name in _OF_EVENTS:
+            raise BadOption(
+                f"option {name} is for the event log (read=events, read=results); a stream of "
+                "messages takes every message of its queue"
             )
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from leasehold.spark.connection import FORMAT_NAME
 from leasehold.spark.options import (
     NO_TABLES,
+    OF_LOG,
     BadOption,
     ReadOptions,
     read_options,
@@ -86,16 +87,20 @@ class LeaseholdDataSource(DataSource):
         return snapshot_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return what takes messages, in micro-batches."""
+        """Return what takes messages, or reads on in the event log, in micro-batches."""
         options = self._read_options()
-        if options.read not in {None, "messages"}:
-            raise BadOption(f"option read={options.read}: a stream reads messages only")
+        if options.read == "snapshot":
+            raise BadOption("option read=snapshot: a stream reads messages, events or results")
         refuse_for_streams(options)
         _check_columns(options, schema)
         if find_spec("pyspark.sql.streaming.datasource") is None:
             # Without the last offset that Spark has written nothing could be settled safely, and
             # releases before do not tell it.
             raise BadOption(f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}")
+        if options.read in OF_LOG:
+            from leasehold.spark.event_stream import EventStreamReader  # noqa: PLC0415
+
+            return EventStreamReader(options, schema)
         if options.service == "azure":
             from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
 

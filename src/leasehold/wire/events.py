@@ -82,3 +82,6 @@ class EventPage(Struct, frozen=True):
     """There is nothing later yet."""
     last_seq: int | None = None
     """Number of the newest batch of the log, 0 if there was never one; not given by a trace."""
+    first_seq: int | None = None
+    """Number of the oldest batch that is kept, whatever account it is of, 0 if there was never one:
+    batches before it were deleted. Not given by a trace."""

@@ -261,7 +261,7 @@ async def list_events(call: Call) -> Response:
     page = await _read(call, _after(call), None)
     # Afterwards, so that it is not less than what the page has.
     extent = await call.services.perform(LogExtent())
-    return await _reply(call, page, last_seq=extent.last_seq)
+    return await _reply(call, page, last_seq=extent.last_seq, first_seq=extent.first_seq)
 
 
 async def trace(call: Call) -> Response:

@@ -106,6 +106,8 @@ def events_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     Raises:
         BadOption: The schema has columns that events do not have, or a time is not one.
     """
+    if options.starting_offsets == "latest":
+        raise BadOption("option startingOffsets=latest is for streams: it would read nothing")
     return (FilteringEventsReader if options.pushdown else EventsReader)(options, schema)
 
 
@@ -209,8 +211,11 @@ def of_options(options: ReadOptions) -> tuple[Condition, ...]:
     conditions = []
     if options.place.queue is not None:
         conditions.append(Condition("queue", "=", options.place.queue))
-    if options.starting_seq is not None:
-        conditions.append(Condition("seq", ">", options.starting_seq))
+    after = options.starting_seq
+    if isinstance(options.starting_offsets, int):
+        after = options.starting_offsets
+    if after is not None:
+        conditions.append(Condition("seq", ">", after))
     if options.starting_time is not None:
         moment_ms = _moment_ms("startingTime", options.starting_time)
         conditions.append(Condition("happened_at", ">=", moment_ms))
@@ -221,11 +226,14 @@ def of_options(options: ReadOptions) -> tuple[Condition, ...]:
 
 
 def _moment_ms(name: str, text: str) -> int:
+    if text.isdecimal():  # as Kafka's options have it
+        return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadOption(
-            f"option {name}: {text!r} is not a time such as 2026-11-21T09:00:00Z"
+            f"option {name}: {text!r} is not a time such as 2026-11-21T09:00:00Z, nor milliseconds "
+            "since 1970"
         ) from None
     # Without a zone it is UTC, as all times of the log are.
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -363,9 +371,9 @@ def read_files(
 PAGE: Final = 10_000
 """Events of one request; a page ends with a whole batch of changes."""
 _LEAST_PAGE: Final = 1_000
-_WORTHWHILE: Final = 2_000
+WORTHWHILE: Final = 2_000
 """Batches of changes in one part."""
-_PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60.0
 _SLACK_MS: Final = 600_000
 """The log is in the order of its numbers, and its times follow that but for a clock that was set
 back between two runs of the server. Up to so much of that no event is missed."""
@@ -389,21 +397,21 @@ def plan_pages(options: ReadOptions, conditions: tuple[Condition, ...]) -> list[
     """
     least, most = span(conditions, "seq")
     after = max(0, (least or 0) - 1)
-    with connect(options.place, patient(_PATIENCE_S)) as client:
+    with connect(options.place, patient(PATIENCE_S)) as client:
         first, page = _next(client, after)
         upto = page.last_seq or 0
         if most is not None:
             upto = min(upto, most)
         if first is None or first.seq > upto:
             return [Pages(0, 0)]
-        low, high = _within(client, conditions, first.seq, upto + 1)
+        low, high = within(client, conditions, first.seq, upto + 1)
     if low >= high:
         return [Pages(0, 0)]
-    count = part_count(options.num_partitions, options.limit, high - low, _WORTHWHILE)
+    count = part_count(options.num_partitions, options.limit, high - low, WORTHWHILE)
     return [Pages(begin - 1, end - 1) for begin, end in ranges(low, high, count)]
 
 
-def _within(
+def within(
     client: Client, conditions: tuple[Condition, ...], low: int, high: int
 ) -> tuple[int, int]:
     """Return the part of a range of numbers whose times are wanted; its end is not included."""
@@ -433,9 +441,20 @@ def _next(client: Client, after: int) -> tuple[Event | None, EventPage]:
 
 
 def read_pages(
-    part: Pages, place: Place, columns: Sequence[str], conditions: Iterable[Condition]
+    part: Pages,
+    place: Place,
+    columns: Sequence[str],
+    conditions: Iterable[Condition],
+    check: Callable[[EventPage, int], object] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows wanted as record batches with the columns named, and perhaps others.
+
+    Args:
+        part: Which part of the log.
+        place: Where the server is.
+        columns: Of the rows.
+        conditions: That they must meet.
+        check: Called with each page, and with the number that it begins after; None: nothing is.
 
     Raises:
         LeaseholdClientError: The server refuses, or cannot be reached.
@@ -444,11 +463,13 @@ def read_pages(
     needed = [*dict.fromkeys([*columns, *(each.column for each in conditions)])]
     expression = together(conditions)
     after = part.after
-    with connect(place, patient(_PATIENCE_S)) as client:
+    with connect(place, patient(PATIENCE_S)) as client:
         while after < part.upto:
             # A batch has one event at least: do not ask for much that is behind the range.
             limit = min(PAGE, max(_LEAST_PAGE, part.upto - after))
             page = client.event_page(after=after, limit=limit)
+            if check is not None:
+                check(page, after)
             after = page.next_after
             events = page.events
             if events and events[-1].seq > part.upto:

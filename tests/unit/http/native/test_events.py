@@ -83,7 +83,8 @@ def test_pages(native: Native) -> None:
     assert (_types(second), second["finished"]) == (["put"], True)
     third = native.get(EVENTS, f"after={second['next_after']}")
     end = second["next_after"]
-    assert third == {"events": [], "next_after": end, "finished": True, "last_seq": end}
+    extent = {"last_seq": end, "first_seq": first["events"][0]["seq"]}
+    assert third == {"events": [], "next_after": end, "finished": True, **extent}
 
 
 def test_the_newest_number(native: Native) -> None:

@@ -140,8 +140,6 @@ STREAM = {"queueName": "orders", "streamId": "totals"}
         ("limit", "10"),
         ("state", "visible"),
         ("pushdown", "true"),
-        ("startingSeq", "5"),
-        ("startingTime", "2026-01-01"),
         ("endingTime", "2026-01-01"),
         ("eventLog", "/data"),
     ],
