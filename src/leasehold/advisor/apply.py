@@ -31,6 +31,25 @@ class Current:
     advised: Advised | None = None
 
 
+def current_of(info: Any) -> Current:
+    """Return what of a queue's settings matters, in the words of the domain.
+
+    Args:
+        info: The client's :class:`~leasehold.client.models.QueueInfo`.
+    """
+    settings = info.settings
+    adaptive, advised = settings.adaptive, settings.advised
+    return Current(
+        visibility_timeout_s=settings.visibility_timeout_s,
+        adaptive=None
+        if adaptive is None
+        else Adaptive(floor_s=adaptive.floor_s, cap_s=adaptive.cap_s),
+        advised=None
+        if advised is None
+        else Advised(**{name: getattr(advised, name) for name in Advised.__dataclass_fields__}),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What to send, and what it does in words."""

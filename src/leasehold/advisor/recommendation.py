@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -634,6 +634,21 @@ class Today:
     """Floor and cap of the adaptive mode, seconds; None if it is off."""
     first_lease_s: int | None = None
     """The first lease that workers were advised to take; None without such advice."""
+
+
+def today_from(info: Any) -> Today:
+    """Return how a queue is set today.
+
+    Args:
+        info: The client's :class:`~leasehold.client.models.QueueInfo`.
+    """
+    adaptive, advised = info.settings.adaptive, info.settings.advised
+    return Today(
+        visibility_timeout_s=info.settings.visibility_timeout_s,
+        lease_s=info.visibility_timeout_s,
+        adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
+        first_lease_s=None if advised is None else advised.first_lease_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

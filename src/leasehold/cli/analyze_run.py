@@ -19,16 +19,21 @@ from rich.padding import Padding
 from rich.text import Text
 
 from leasehold.advisor import Bounds, Growth, Prices
-from leasehold.advisor.apply import Change, Current, change_for, undo_for
+from leasehold.advisor.apply import Change, Current, change_for, current_of, undo_for
 from leasehold.advisor.findings import Finding, Findings, QueueFindings, Weight, analyze
-from leasehold.advisor.recommendation import Account, Asked, Recommendation, Today, WhatIf
+from leasehold.advisor.recommendation import (
+    Account,
+    Asked,
+    Recommendation,
+    Today,
+    WhatIf,
+    today_from,
+)
 from leasehold.advisor.summaries import LogSummary, UnreadableSummary, load, queue_in, save
 from leasehold.cli.output import Column, Listing, clean, counted, facts, number, rough, sections
 from leasehold.cli.remote import ExitCode, Session, error_members
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
-from leasehold.client.models import QueueInfo
-from leasehold.domain.queue_settings import Adaptive, Advised
 from leasehold.domain.wording import time_of
 
 _PAGE_S: Final = 10.0
@@ -209,16 +214,9 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
     found = {}
     for each in summary.queues:
         try:
-            info = session.queue(each.queue).info()
+            found[each.queue] = today_from(session.queue(each.queue).info())
         except ServerProblem:
             continue
-        adaptive, advised = info.settings.adaptive, info.settings.advised
-        found[each.queue] = Today(
-            visibility_timeout_s=info.settings.visibility_timeout_s,
-            lease_s=info.visibility_timeout_s,
-            adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
-            first_lease_s=None if advised is None else advised.first_lease_s,
-        )
     return found
 
 
@@ -617,21 +615,6 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     else:
         session.screen.say("No queue has advice.")
     finish(made)
-
-
-def current_of(info: QueueInfo) -> Current:
-    """Return what of a queue's settings matters, in the words of the domain."""
-    settings = info.settings
-    adaptive, advised = settings.adaptive, settings.advised
-    return Current(
-        visibility_timeout_s=settings.visibility_timeout_s,
-        adaptive=None
-        if adaptive is None
-        else Adaptive(floor_s=adaptive.floor_s, cap_s=adaptive.cap_s),
-        advised=None
-        if advised is None
-        else Advised(**{name: getattr(advised, name) for name in Advised.__dataclass_fields__}),
-    )
 
 
 def shown(made: Sequence[Made]) -> RenderableType:
