@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -184,6 +185,8 @@ class _Fold:
         """Use the events of a micro-batch."""
         import pandas as pd  # noqa: PLC0415 - on executors only
 
+        # Spark puts what is yielded together, and pandas warns of columns without a value.
+        warnings.filterwarnings("ignore", "The behavior of DataFrame concat", FutureWarning)
         summary = RunningSummary(self._keep_ms)
         if state.exists:
             summary = RunningSummary.from_bytes(bytes(state.get[0]), self._keep_ms)
@@ -472,7 +475,7 @@ def start(  # noqa: PLR0913 - keyword-only but for the first two
     """Start the feedback loop, and return its query.
 
     Args:
-        spark: The session; the data source is registered with it.
+        spark: The session.
         options: Of the data source, that say where the server is. Others, such as
             ``maxEventsPerTrigger``, are those of the stream of events.
         checkpoint: Where Spark keeps state and progress. A query that is started anew with it goes
@@ -486,9 +489,6 @@ def start(  # noqa: PLR0913 - keyword-only but for the first two
         BadOption: The options are malformed.
     """
     if events is None:
-        from leasehold.spark.source import LeaseholdDataSource  # noqa: PLC0415 - needed only here
-
-        spark.dataSource.register(LeaseholdDataSource)
         reading = spark.readStream.format(FORMAT_NAME).options(**options)
         events = reading.option("read", "events").load()
     return (
