@@ -12,7 +12,7 @@ settings, within guard rails (:class:`TimeoutFeedback`), and told in a queue tha
 operators can read. ``leasehold analyze --undo`` sets the queues back.
 
 The estimates are those of the batch job, ``leasehold analyze``, over the same events: see
-:meth:`leasehold.advisor.running.RunningSummary.works`.
+:meth:`leasehold.advisor.live_summary.LiveSummary.works`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from pyspark.sql.types import (
 
 from leasehold.advisor import Bounds, Prices
 from leasehold.advisor.apply import change_for, current_of
+from leasehold.advisor.live_summary import Happened, LiveSummary
 from leasehold.advisor.recommendation import Asked, recommend, today_from
 from leasehold.advisor.rules import ENOUGH_FINISHED
-from leasehold.advisor.running import WEEK_MS, Happened, RunningSummary
 from leasehold.advisor.statistics import kaplan_meier
 from leasehold.advisor.summaries import QueueSummary, Work, sample_of
 from leasehold.advisor.tables.lifecycle import FOLLOWED, normal
+from leasehold.advisor.tallies import WEEK_MS
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import QueueInfo
 from leasehold.clock import Clock, SystemClock
@@ -187,9 +188,9 @@ class _Fold:
 
         # Spark puts what is yielded together, and pandas warns of columns without a value.
         warnings.filterwarnings("ignore", "The behavior of DataFrame concat", FutureWarning)
-        summary = RunningSummary(self._keep_ms)
+        summary = LiveSummary(self._keep_ms)
         if state.exists:
-            summary = RunningSummary.from_bytes(bytes(state.get[0]), self._keep_ms)
+            summary = LiveSummary.from_bytes(bytes(state.get[0]), self._keep_ms)
         rows = sorted((row for part in parts for row in _rows(part)), key=itemgetter(0, 1))
         touched = summary.feed(_happened(row) for row in rows)
         state.update((summary.to_bytes(),))
@@ -208,7 +209,7 @@ def _happened(row: tuple[Any, ...]) -> Happened:
     return Happened._make(None if each == _NO_NUMBER else each for each in row)
 
 
-def estimate_rows(account: str, queue: str, summary: RunningSummary) -> Iterator[tuple[Any, ...]]:
+def estimate_rows(account: str, queue: str, summary: LiveSummary) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a queue, with the columns of :data:`ESTIMATES`."""
     settings = summary.settings(queue)
     for work in summary.works(queue):
@@ -467,7 +468,7 @@ def start(  # noqa: PLR0913 - keyword-only but for the first two
     options: Mapping[str, str],
     *,
     checkpoint: str,
-    every: str = "1 minute",
+    every: str | None = "1 minute",
     events: DataFrame | None = None,
     keep_ms: int = WEEK_MS,
     **guard_rails: Any,
@@ -480,7 +481,8 @@ def start(  # noqa: PLR0913 - keyword-only but for the first two
             ``maxEventsPerTrigger``, are those of the stream of events.
         checkpoint: Where Spark keeps state and progress. A query that is started anew with it goes
             on where this one ended.
-        every: From one look at the log to the next, as ``1 minute``.
+        every: From one look at the log to the next, as ``1 minute``. None: use what there is now,
+            and end, as a job that is started again and again does.
         events: The log as a stream, in place of the server's own; such as exported files.
         keep_ms: See :func:`estimates`.
         guard_rails: See :class:`TimeoutFeedback`.
@@ -491,12 +493,14 @@ def start(  # noqa: PLR0913 - keyword-only but for the first two
     if events is None:
         reading = spark.readStream.format(FORMAT_NAME).options(**options)
         events = reading.option("read", "events").load()
+    writing = estimates(events, keep_ms=keep_ms).writeStream.queryName("leasehold-feedback")
+    if every is None:
+        writing = writing.trigger(availableNow=True)
+    else:
+        writing = writing.trigger(processingTime=every)
     return (
-        estimates(events, keep_ms=keep_ms)
-        .writeStream.queryName("leasehold-feedback")
-        .outputMode("update")
+        writing.outputMode("update")
         .option("checkpointLocation", checkpoint)
-        .trigger(processingTime=every)
         .foreachBatch(TimeoutFeedback(options, **guard_rails))
         .start()
     )
@@ -512,9 +516,10 @@ def stop(query: StreamingQuery, within_s: float = 60.0) -> bool:
         query: As :func:`start` returns it.
         within_s: How long to wait for the micro-batch that is running, seconds.
     """
-    give_up_at_s = time.monotonic() + within_s
+    clock = SystemClock()
+    give_up_at_s = clock.monotonic_s() + within_s
     while query.isActive and query.status["isTriggerActive"]:
-        if time.monotonic() > give_up_at_s:
+        if clock.monotonic_s() > give_up_at_s:
             query.stop()
             return False
         time.sleep(_LOOK_S)

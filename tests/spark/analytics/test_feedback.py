@@ -12,10 +12,11 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from leasehold.advisor.live_summary import Happened, LiveSummary
 from leasehold.advisor.recommendation import Asked, recommend
-from leasehold.advisor.running import DAY_MS, Happened, RunningSummary
 from leasehold.advisor.summaries import Bin, QueueSummary, Work
 from leasehold.advisor.tables.summarize import summarize
+from leasehold.advisor.tallies import DAY_MS
 from leasehold.domain.events import Event
 from leasehold.domain.model import NEVER_MS
 from leasehold.spark import feedback
@@ -90,18 +91,18 @@ def end_of(log: Sequence[Event]) -> int:
 
 
 @pytest.fixture(scope="module")
-def running(log: list[Event]) -> RunningSummary:
+def running(log: list[Event]) -> LiveSummary:
     """Return what the log tells in many pieces, put by between each two."""
-    found = RunningSummary(YEAR_MS)
+    found = LiveSummary(YEAR_MS)
     for piece in pieces(log, 25):
         found.feed(map(happened, piece))
-        found = RunningSummary.from_bytes(found.to_bytes(), YEAR_MS)
+        found = LiveSummary.from_bytes(found.to_bytes(), YEAR_MS)
     return found
 
 
 @pytest.mark.parametrize("later_ms", [0, 3_600_000])
 def test_observations_are_those_of_the_tuning(
-    log: list[Event], running: RunningSummary, later_ms: int
+    log: list[Event], running: LiveSummary, later_ms: int
 ) -> None:
     """Counts, crashes, silent ones, seconds of work and lengths are as told lease by lease."""
     oracle, until_ms = Oracle().run(log), end_of(log) + later_ms
@@ -123,16 +124,16 @@ def test_observations_are_those_of_the_tuning(
     assert compared > 8
 
 
-def test_what_was_fed_before_is_passed_over(log: list[Event], running: RunningSummary) -> None:
+def test_what_was_fed_before_is_passed_over(log: list[Event], running: LiveSummary) -> None:
     """A log that is read twice is counted once."""
-    again = RunningSummary.from_bytes(running.to_bytes(), YEAR_MS)
+    again = LiveSummary.from_bytes(running.to_bytes(), YEAR_MS)
     assert again.feed(map(happened, log)) == set()
     assert again.to_bytes() == running.to_bytes()
 
 
 def test_what_is_older_than_is_kept_is_forgotten(log: list[Event]) -> None:
     """Hours, and messages of which nothing was heard: state does not grow for ever."""
-    found = RunningSummary(3_600_000)
+    found = LiveSummary(3_600_000)
     found.feed(map(happened, log))
     last = log[-1]
     size = len(found.to_bytes())
@@ -171,7 +172,7 @@ def streamed(
 
 
 def test_state_goes_on_from_one_micro_batch_to_the_next(
-    streamed: list[list[Row]], running: RunningSummary
+    streamed: list[list[Row]], running: LiveSummary
 ) -> None:
     """The last estimates are those of the whole log."""
     assert len(streamed) == 3

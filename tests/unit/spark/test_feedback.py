@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row
 
 from leasehold.advisor.apply import current_of, undo_for
-from leasehold.advisor.running import Happened, RunningSummary
+from leasehold.advisor.live_summary import Happened, LiveSummary
 from leasehold.client import Client, QueueHandle
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import Event
@@ -63,7 +63,7 @@ class Shop:
         self.server, self.client = server, client
         self.queue: QueueHandle = client.queue(NAME)
         self.queue.create(settings={"visibility_timeout_s": 1})
-        self.summary = RunningSummary()
+        self.summary = LiveSummary()
         self.guard_rails = guard_rails
         self.loop = self.restarted()
         self._after = 0

@@ -3,38 +3,54 @@
 :mod:`leasehold.advisor.tables` tells the lifecycle of a whole log in SQL. A streaming query sees
 each event once, and so keeps what may still matter: messages that have been received and are not
 gone, and of all others counts and lengths by the hour. Both come to the same
-:class:`~leasehold.advisor.summaries.Work`: see :meth:`RunningSummary.works` for the one difference.
+:class:`~leasehold.advisor.summaries.Work`: see :meth:`LiveSummary.works` for the one difference.
 
-Moments are Unix milliseconds. Lengths are kept as whole milliseconds, so that sums do not depend on
-the order in which they were made.
+Moments are Unix milliseconds.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
-from leasehold.advisor.attempts import LAST_DELIVERY, silent_after_s
-from leasehold.advisor.summaries import BIN_RATIO, MOST_REPEATS, SHORTEST_BIN_S, Bin, Work
+from leasehold.advisor.summaries import MOST_REPEATS, Work
+from leasehold.advisor.tallies import (
+    COMPLETED,
+    HOUR_MS,
+    LAPSED,
+    LATE,
+    LOST,
+    OPEN,
+    REFUSED,
+    REMOVED,
+    WEEK_MS,
+    EndedAttempt,
+    KindTallies,
+    Stay,
+    count_attempt,
+    count_observation,
+    count_stay,
+    groups,
+    key_of,
+    observation,
+    observed,
+    settled_at_ms,
+    with_refusal,
+    work_of,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import (
     BURIED,
-    MAX_DELIVERIES,
     MAX_FAILURES,
     MAX_INTERRUPTIONS,
     MAX_LAPSES,
 )
 from leasehold.domain.model import Phase
 from leasehold.domain.sessions import NO_PROGRESS, SESSION_LOST
-
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 86_400_000
-WEEK_MS: Final = 7 * DAY_MS
 
 _LEASED: Final = int(Phase.LEASED)
 _T: Final = EventType
@@ -47,32 +63,8 @@ _CLEARING: Final = frozenset({_T.QUEUE_CLEARED, _T.QUEUE_DELETED})
 _OVER: Final = frozenset({_T.SESSION_LOST, _T.SESSION_ENDED})
 _TELLING: Final = frozenset({_T.POISONED, _T.LEASE_ENDED, _T.REMOVED, _T.LAPSED})
 """The events of which the reason is that of the attempt, too."""
-_GIVING_UP: Final = frozenset({MAX_DELIVERIES, MAX_LAPSES})
-_SILENCE: Final = re.compile(r"no heartbeat for ([0-9]+) s")
-_LOG_RATIO: Final = math.log(BIN_RATIO)
 
-# Outcomes of attempts, in the words of the lifecycle tables; some are the reason of the event.
-_COMPLETED: Final = "completed"
-_LATE: Final = "completed_late"
-_LAPSED: Final = "lapsed"
-_LOST: Final = "session_lost"
-_OPEN: Final = "open"
-_REMOVED: Final = "removed"
-_REFUSED: Final = "refused"
-"""Reason of an attempt whose completion was."""
-_COUNTED: Final = {
-    _COMPLETED: "completed",
-    _LATE: "late",
-    _LAPSED: "lapsed",
-    _LOST: "session_lost",
-    "failed": "failed",
-    "returned": "returned",
-    "interrupted": "interrupted",
-    "buried": "buried",
-}
-_OF_ATTEMPTS: Final = (*_COUNTED.values(), "late_accepted", "renewed", "unrenewed")
-_OF_MESSAGES: Final = ("messages", "deliveries", "done", "set_aside", "redelivered", "redeliveries")
-_OBSERVED: Final = ("crashes", "silent", "left_out", "given_up")
+_SILENCE: Final = re.compile(r"no heartbeat for ([0-9]+) s")
 
 
 class Happened(NamedTuple):
@@ -97,29 +89,6 @@ class Happened(NamedTuple):
     message_type: str | None
 
 
-Key: TypeAlias = tuple[str, str | None]
-"""Queue and type of message."""
-
-
-class _Attempt(msgspec.Struct, array_like=True):
-    """A lease that an event has ended, while its message is there."""
-
-    queue: str
-    message_type: str | None
-    leased: int
-    lease_end: int
-    count: int
-    renewals: int
-    first_ms: int | None
-    claimed: bool
-    outcome: str
-    ended: int
-    worked_until: int
-    why: str | None
-    noticed: tuple[int, int] | None = None
-    """Of a lapse, the event that noticed it."""
-
-
 class _Message(msgspec.Struct, array_like=True):
     """A message that was received and is not gone: how the newest event left it."""
 
@@ -138,62 +107,9 @@ class _Message(msgspec.Struct, array_like=True):
     """Deliveries before it came into its queue."""
     first_ms: int | None = None
     claim: str = ""
-    attempts: list[_Attempt] = []
+    attempts: list[EndedAttempt] = []
     refused: list[tuple[int, int]] = []
     """Of completions that came too late: when their lease began, and when they came."""
-
-
-class _Lease(msgspec.Struct, array_like=True):
-    """An attempt as an observation takes it."""
-
-    leased: int
-    word: str
-    ms: int
-    over: int
-    count: int
-    gave_up: bool
-
-
-class _Stay(msgspec.Struct, array_like=True):
-    """The leases of a message that is gone, while what they say may still change."""
-
-    queue: str
-    message_type: str | None
-    message_id: str
-    leases: list[_Lease]
-
-
-class _Tally(msgspec.Struct, array_like=True):
-    """What was counted in an hour, of one queue and type."""
-
-    counts: dict[str, int] = {}
-    bins: dict[int, tuple[int, int]] = {}
-    """By twice the number of the bin, and one more if it was finished: how many, and the sum of
-    their milliseconds."""
-    leases: dict[int, int] = {}
-    """By the length that a lease began with, -1 if that is not known: how many."""
-    work_ms: int = 0
-    wasted_ms: int = 0
-    hidden_ms: int = 0
-
-    def add(self, name: str, more: int = 1) -> None:
-        """Count."""
-        if more:
-            self.counts[name] = self.counts.get(name, 0) + more
-
-
-class _Kind(msgspec.Struct, array_like=True):
-    """A type of message in a queue."""
-
-    hours: dict[int, _Tally] = {}
-    repeats: list[tuple[str, int, int, int]] = []
-    """Message, hour, and the milliseconds of two finished attempts; by message."""
-    done_since: int = 0
-    late_since: int = 0
-
-    def tally(self, at_ms: int) -> _Tally:
-        """Return the counts of the hour of this moment."""
-        return self.hours.setdefault(at_ms // HOUR_MS, _Tally())
 
 
 class _Queue(msgspec.Struct, array_like=True):
@@ -227,8 +143,8 @@ class _State(msgspec.Struct, array_like=True):
     until_ms: int = 0
     events: int = 0
     messages: dict[str, _Message] = {}
-    young: list[_Stay] = []
-    kinds: dict[str, dict[str, _Kind]] = {}
+    young: list[Stay] = []
+    kinds: dict[str, dict[str, KindTallies]] = {}
     """By queue, and by type with a letter before it, or nothing for none."""
     queues: dict[str, _Queue] = {}
     sessions: dict[str, tuple[int, int, int | None]] = {}
@@ -239,7 +155,7 @@ class UnreadableState(ValueError):
     """State was kept by a newer version."""
 
 
-class RunningSummary:
+class LiveSummary:
     """What one account's log has told so far; to be fed with more.
 
     Args:
@@ -252,7 +168,7 @@ class RunningSummary:
         self._state = _State()
 
     @classmethod
-    def from_bytes(cls, data: bytes, keep_ms: int = WEEK_MS) -> RunningSummary:
+    def from_bytes(cls, data: bytes, keep_ms: int = WEEK_MS) -> LiveSummary:
         """Return what :meth:`to_bytes` has kept.
 
         Raises:
@@ -372,7 +288,7 @@ class RunningSummary:
         kind.done_since += 1
         kind.late_since += late or (event.visible or 0) <= event.at
 
-    def _ended(self, event: Happened, queue: str, was: _Message | None) -> _Attempt | None:
+    def _ended(self, event: Happened, queue: str, was: _Message | None) -> EndedAttempt | None:
         """Return the attempt that an event ends, if it ends one."""
         as_it_was = (
             (event.t in _ENDING or event.t == _T.LAPSED)
@@ -396,10 +312,10 @@ class RunningSummary:
         if outcome == _TO_BE_CHECKED:
             outcome = _checked(event, mark)
         ended = over = _over(event)
-        if outcome == _LAPSED and event.t not in {_T.LEASE_ENDED, _T.POISONED}:
+        if outcome == LAPSED and event.t not in {_T.LEASE_ENDED, _T.POISONED}:
             ended = min(lease_end, over)
         worked_until = ended
-        if outcome == _LOST:
+        if outcome == LOST:
             worked_until = over
             if mark is not None and mark[2] is not None:
                 worked_until = min(over, mark[1] - 1000 * mark[2])
@@ -407,7 +323,7 @@ class RunningSummary:
         if event.t == _T.SETTLED:
             claim = claim or event.target or ""
         why = event.reason if event.t in _TELLING and event.t != _T.LAPSED else None
-        return _Attempt(
+        return EndedAttempt(
             queue=queue,
             message_type=event.message_type,
             leased=leased,
@@ -433,7 +349,7 @@ class RunningSummary:
         tally = self._kind(queue, event.message_type).tally(event.at)
         tally.add("done", kind in _DONE)
         tally.add("set_aside", kind == _T.POISONED)
-        _count_stay(tally, deliveries)
+        count_stay(tally, deliveries)
 
     def _clear(self, event: Happened) -> None:
         state = self._state
@@ -444,19 +360,19 @@ class RunningSummary:
             if going_on is not None:
                 was.attempts.append(going_on)
             tally = self._kind(was.queue, was.message_type).tally(event.at)
-            _count_stay(tally, _deliveries(was))
+            count_stay(tally, _deliveries(was))
             self._gone(message_id, was)
 
     # --- what is kept --------------------------------------------------------------------------
 
-    def _kind(self, queue: str, message_type: str | None) -> _Kind:
+    def _kind(self, queue: str, message_type: str | None) -> KindTallies:
         types = self._state.kinds.setdefault(queue, {})
-        return types.setdefault("" if message_type is None else f"t{message_type}", _Kind())
+        return types.setdefault(_name_of(message_type), KindTallies())
 
     def _gone(self, message_id: str, was: _Message) -> None:
         """Count a message's attempts: it is gone, so no completion of them can come any more."""
         self._state.messages.pop(message_id, None)
-        key = _key_of
+        key = key_of
         for (queue, kind), own in groupby(sorted(was.attempts, key=key), key=key):
             self._keep(queue, kind or None, message_id, [*own], was.refused)
 
@@ -465,29 +381,29 @@ class RunningSummary:
         queue: str,
         message_type: str | None,
         message_id: str,
-        attempts: Sequence[_Attempt],
+        attempts: Sequence[EndedAttempt],
         refused: Sequence[tuple[int, int]],
     ) -> None:
         kind, until_ms = self._kind(queue, message_type), self._state.until_ms
         leases = []
         for each in attempts:
-            told = _told(each, refused)
+            told = with_refusal(each, refused)
             if each.claimed:
                 continue
-            _count_attempt(kind, told)
-            leases.append(_lease(told, until_ms))
-        for group in _groups(leases):
-            stay = _Stay(queue, message_type, message_id, group)
-            if _settled_at_ms(group) > until_ms:
+            count_attempt(kind, told)
+            leases.append(observed(told, until_ms))
+        for group in groups(leases):
+            stay = Stay(queue, message_type, message_id, group)
+            if settled_at_ms(group) > until_ms:
                 self._state.young.append(stay)
             else:
                 self._observe(kind, stay, until_ms)
 
     @staticmethod
-    def _observe(kind: _Kind, stay: _Stay, until_ms: int) -> None:
-        seen = _observation(stay.leases, until_ms)
+    def _observe(kind: KindTallies, stay: Stay, until_ms: int) -> None:
+        seen = observation(stay.leases, until_ms)
         tally = kind.tally(seen.over)
-        _count_observation(tally, seen)
+        count_observation(tally, seen)
         if seen.pair is not None:
             kind.repeats.append((stay.message_id, seen.over // HOUR_MS, *seen.pair))
 
@@ -499,7 +415,7 @@ class RunningSummary:
                 self._gone(message_id, was)
         young, state.young = state.young, []
         for stay in young:
-            if _settled_at_ms(stay.leases) > until_ms:
+            if settled_at_ms(stay.leases) > until_ms:
                 state.young.append(stay)
             else:
                 self._observe(self._kind(stay.queue, stay.message_type), stay, until_ms)
@@ -543,38 +459,44 @@ class RunningSummary:
         """
         state, until = self._state, self._state.until_ms if until_ms is None else until_ms
         # What is there goes on; so it is counted beside what is kept, and not into it.
-        beside: dict[str, _Kind] = {}
+        beside: dict[str, KindTallies] = {}
 
-        def of(message_type: str | None) -> _Kind:
-            return beside.setdefault("" if message_type is None else f"t{message_type}", _Kind())
+        def of(message_type: str | None) -> KindTallies:
+            return beside.setdefault(
+                "" if message_type is None else f"t{message_type}", KindTallies()
+            )
 
         for message_id, was in state.messages.items():
             attempts = [each for each in was.attempts if each.queue == queue]
             if was.queue == queue:
-                _count_stay(of(was.message_type).tally(was.at), _deliveries(was))
+                count_stay(of(was.message_type).tally(was.at), _deliveries(was))
                 going_on = _going_on(was, None)
                 attempts += [] if going_on is None else [going_on]
-            key = _key_of
+            key = key_of
             for (_, kind), own in groupby(sorted(attempts, key=key), key=key):
                 leases = []
                 for each in own:
-                    told = _told(each, was.refused)
+                    told = with_refusal(each, was.refused)
                     if not each.claimed:
-                        _count_attempt(of(kind or None), told)
-                        leases.append(_lease(told, until))
-                for group in _groups(leases):
-                    stay = _Stay(queue, kind or None, message_id, group)
+                        count_attempt(of(kind or None), told)
+                        leases.append(observed(told, until))
+                for group in groups(leases):
+                    stay = Stay(queue, kind or None, message_id, group)
                     self._observe(of(kind or None), stay, until)
         for stay in state.young:
             if stay.queue == queue:
                 self._observe(of(stay.message_type), stay, until)
         kept = state.kinds.get(queue, {})
         return [
-            _work(name[1:] if name else None, found, until)
+            work_of(name[1:] if name else None, found, until)
             for name in sorted({*kept, *beside}, key=lambda name: repr(name[1:] if name else None))
             if (found := [each[name] for each in (kept, beside) if name in each])
             and any(tally.counts for kind in found for tally in kind.hours.values())
         ]
+
+
+def _name_of(message_type: str | None) -> str:
+    return "" if message_type is None else f"t{message_type}"
 
 
 # --- attempts ----------------------------------------------------------------------------------
@@ -586,7 +508,7 @@ _GIVEN_UP: Final = {
     MAX_FAILURES: "failed",
     MAX_INTERRUPTIONS: "interrupted",
 }
-_LEASE_ENDED: Final = {SESSION_LOST: _LOST, NO_PROGRESS: _LAPSED}
+_LEASE_ENDED: Final = {SESSION_LOST: LOST, NO_PROGRESS: LAPSED}
 
 
 def _outcome(
@@ -597,8 +519,8 @@ def _outcome(
     if not as_it_was:
         return _ended_by(event, was) if goes_on and was is not None else None
     if kind in _DONE:
-        return _LATE if visible <= event.at else _COMPLETED
-    return _LAPSED if kind == _T.LAPSED or visible <= _over(event) else _REMOVED
+        return LATE if visible <= event.at else COMPLETED
+    return LAPSED if kind == _T.LAPSED or visible <= _over(event) else REMOVED
 
 
 def _over(event: Happened) -> int:
@@ -619,20 +541,20 @@ def _ended_by(  # noqa: PLR0911 - a word for each kind of end
     if kind == _T.POISONED:
         return _GIVEN_UP.get(event.reason or "", _TO_BE_CHECKED)
     if kind == _T.REDRIVEN:
-        return _LAPSED if had_lapsed else _REMOVED
+        return LAPSED if had_lapsed else REMOVED
     if kind in _TAKING:
-        return _LAPSED
+        return LAPSED
     if event.phase == _LEASED or kind not in {_T.UNCLAIMED, _T.AMENDED}:
         return None
     if kind == _T.UNCLAIMED:
         return "returned"
-    return _LAPSED if had_lapsed else "interrupted"
+    return LAPSED if had_lapsed else "interrupted"
 
 
 def _checked(event: Happened, mark: tuple[int, int, int | None] | None) -> str:
     if mark is not None:
-        return _LOST if mark[0] == _T.SESSION_LOST else "interrupted"
-    return _LAPSED if event.reason == MAX_LAPSES else "failed"
+        return LOST if mark[0] == _T.SESSION_LOST else "interrupted"
+    return LAPSED if event.reason == MAX_LAPSES else "failed"
 
 
 def _give_reason(was: _Message, event: Happened) -> None:
@@ -672,7 +594,7 @@ def _go_on(was: _Message, event: Happened, queue: str) -> None:
     was.renewals, was.session = event.renewals or 0, event.session
 
 
-def _going_on(was: _Message, cleared_ms: int | None) -> _Attempt | None:
+def _going_on(was: _Message, cleared_ms: int | None) -> EndedAttempt | None:
     """Return the lease that no event has ended, if there is one.
 
     Args:
@@ -683,12 +605,12 @@ def _going_on(was: _Message, cleared_ms: int | None) -> _Attempt | None:
         return None
     late = [at for since, at in was.refused if since == was.since]
     lapsed = cleared_ms is not None and was.visible <= cleared_ms
-    outcome, ended, why = _OPEN, -1, None
+    outcome, ended, why = OPEN, -1, None
     if late and (lapsed or max(late) >= was.visible):
-        outcome, ended, why = _LATE, min(late), _REFUSED
+        outcome, ended, why = LATE, min(late), REFUSED
     elif cleared_ms is not None:
-        outcome, ended = (_LAPSED, was.visible) if lapsed else (_REMOVED, cleared_ms)
-    return _Attempt(
+        outcome, ended = (LAPSED, was.visible) if lapsed else (REMOVED, cleared_ms)
+    return EndedAttempt(
         queue=was.queue,
         message_type=was.message_type,
         leased=was.since,
@@ -706,231 +628,3 @@ def _going_on(was: _Message, cleared_ms: int | None) -> _Attempt | None:
 
 def _deliveries(was: _Message) -> int:
     return 0 if was.t in _MOVING else max(0, was.count - was.base)
-
-
-class _Told(NamedTuple):
-    """An attempt once it is known whether its completion was refused."""
-
-    attempt: _Attempt
-    outcome: str
-    ended: int
-    ms: int | None
-    """How long it took; None while it goes on."""
-    refused: bool
-
-
-def _told(each: _Attempt, refused: Sequence[tuple[int, int]]) -> _Told:
-    if each.outcome == _OPEN:
-        return _Told(each, _OPEN, -1, None, refused=False)
-    late = [at for since, at in refused if since == each.leased]
-    if each.outcome in {_LAPSED, _LOST} and late:
-        ended = min(late)
-        return _Told(each, _LATE, ended, max(0, ended - each.leased), refused=True)
-    ms = max(0, each.worked_until - each.leased)
-    return _Told(each, each.outcome, each.ended, ms, refused=each.why == _REFUSED)
-
-
-def _lease(told: _Told, until_ms: int) -> _Lease:
-    each, outcome = told.attempt, told.outcome
-    ran_out = each.leased + max(0, each.lease_end - each.leased)
-    over = told.ended if outcome != _OPEN else min(until_ms, ran_out)
-    if outcome in {_COMPLETED, _LATE}:
-        word = "done"
-    elif outcome == _OPEN and ran_out > until_ms:
-        word = "going"
-    elif outcome == _LOST:
-        word = "died"
-    else:
-        word = "lapsed" if outcome in {_LAPSED, _OPEN} else "left"
-    ms = max(0, over - each.leased) if told.ms is None else told.ms
-    gave_up = word == "lapsed" and each.why in _GIVING_UP
-    # A refused one is not done at its first delivery, whatever follows.
-    alone = word == "done" and each.count == 1 and not told.refused
-    return _Lease(each.leased, "alone" if alone else word, ms, over, each.count, gave_up)
-
-
-def _groups(leases: Sequence[_Lease]) -> Iterator[list[_Lease]]:
-    """Yield leases that are one observation: those that were done at once each, the rest as one."""
-    rest = []
-    for each in leases:
-        if each.word == "alone":
-            yield [each]
-        else:
-            rest.append(each)
-    if rest:
-        yield sorted(rest, key=lambda each: (each.leased, each.word, each.ms, each.over))
-
-
-# --- observations ------------------------------------------------------------------------------
-#
-# :func:`leasehold.advisor.attempts.observe` for one message, in whole milliseconds and with what it
-# says apart. The SQL of it is in ``leasehold.advisor.tables.summarize``.
-
-
-class _Seen(NamedTuple):
-    over: int
-    ms: int | None
-    """None if there is no length to learn from."""
-    finished: bool
-    crashes: int
-    silent: int
-    work_ms: int
-    left_out: int
-    given_up: int
-    pair: tuple[int, int] | None
-
-
-def _silent_after_ms(each: _Lease) -> float:
-    return 1000 * silent_after_s(each.ms / 1000)
-
-
-def _observation(group: Sequence[_Lease], until_ms: int) -> _Seen:
-    over = max(each.over for each in group)
-    if group[0].word == "alone":
-        ms = group[0].ms
-        return _Seen(over, ms, True, 0, 0, ms, 0, 0, None)
-    known = min((each.ms for each in group if each.word == "done"), default=None)
-    given_up = any(each.gave_up for each in group) and all(
-        each.word in {"lapsed", "left"} for each in group
-    )
-    used = [
-        each
-        for each in group
-        if each.word != "left" and (each.count <= LAST_DELIVERY or known is not None or given_up)
-    ]
-
-    def is_dead(each: _Lease) -> bool:
-        if given_up or each.word not in {"died", "lapsed"}:
-            return False
-        if each.word == "died" or (known is not None and known <= each.ms):
-            return True
-        return until_ms - each.over >= _silent_after_ms(each)
-
-    dead = [is_dead(each) for each in used]
-    seen = [each for each, was in zip(used, dead, strict=True) if not was or each.word == "died"]
-    longest = max((each.ms for each in seen), default=None)
-    finished = [each.ms for each in used if each.word == "done"]
-    return _Seen(
-        over=over,
-        ms=longest if known is None else known,
-        finished=known is not None,
-        crashes=sum(dead),
-        silent=int(bool(used) and known is None and not seen),
-        work_ms=sum(each.ms for each in seen),
-        left_out=len(group) - len(used),
-        given_up=int(given_up),
-        pair=(finished[0], finished[1]) if len(finished) > 1 else None,
-    )
-
-
-def _settled_at_ms(group: Sequence[_Lease]) -> float:
-    """Return from when on time alone does not change what leases say.
-
-    A lapsed one of which nothing more is heard for long is taken for the end of its worker.
-    """
-    return max((each.over + _silent_after_ms(each) for each in group if each.word == "lapsed"),
-               default=0.0)  # fmt: skip
-
-
-# --- counts ------------------------------------------------------------------------------------
-
-
-def _key_of(each: _Attempt) -> tuple[str, str]:
-    return each.queue, each.message_type or ""
-
-
-def _count_stay(tally: _Tally, deliveries: int) -> None:
-    tally.add("stays")
-    tally.add("messages", deliveries > 0)
-    tally.add("deliveries", deliveries)
-    tally.add("redelivered", deliveries > 1)
-    tally.add("redeliveries", max(0, deliveries - 1))
-
-
-def _count_attempt(kind: _Kind, told: _Told) -> None:
-    each, outcome = told.attempt, told.outcome
-    at = each.leased if outcome == _OPEN else told.ended
-    tally = kind.tally(at)
-    tally.add("attempts")
-    name = _COUNTED.get(outcome)
-    if name is not None:
-        tally.add(name)
-    tally.add("late_accepted", outcome == _LATE and not told.refused)
-    tally.add("renewed", each.renewals > 0)
-    tally.add("unrenewed", outcome in {_LATE, _LAPSED} and each.renewals == 0)
-    if told.refused or outcome == _LOST:
-        tally.wasted_ms += told.ms or 0
-    if outcome == _LAPSED:
-        tally.hidden_ms = max(tally.hidden_ms, told.ended - each.leased)
-    elif outcome == _LOST:
-        tally.hidden_ms = max(tally.hidden_ms, told.ended - each.leased - (told.ms or 0))
-    begun = kind.tally(each.leased).leases
-    first = -1 if each.first_ms is None else each.first_ms
-    begun[first] = begun.get(first, 0) + 1
-
-
-def _count_observation(tally: _Tally, seen: _Seen) -> None:
-    tally.work_ms += seen.work_ms
-    for name in _OBSERVED:
-        tally.add(name, getattr(seen, name))
-    if seen.ms is None:
-        return
-    length = max(seen.ms / 1000, SHORTEST_BIN_S) / SHORTEST_BIN_S
-    place = 2 * math.floor(math.log(length) / _LOG_RATIO) + seen.finished
-    count, ms = tally.bins.get(place, (0, 0))
-    tally.bins[place] = count + 1, ms + seen.ms
-
-
-def _work(message_type: str | None, kinds: Sequence[_Kind], until_ms: int) -> Work:
-    """Return what was counted as the batch job tells it."""
-    hours = [(hour, tally) for kind in kinds for hour, tally in kind.hours.items()]
-    counts: dict[str, int] = {}
-    bins: dict[tuple[int, int], tuple[int, int]] = {}
-    lengths: dict[int, dict[int, int]] = {}
-    for hour, tally in hours:
-        for name, count in tally.counts.items():
-            counts[name] = counts.get(name, 0) + count
-        # The end of the hour, as far as it has come: what has just ended is of today.
-        day = max(0, (until_ms - min(until_ms, (hour + 1) * HOUR_MS - 1)) // DAY_MS)
-        for place, (count, ms) in tally.bins.items():
-            before = bins.get((day, place), (0, 0))
-            bins[day, place] = before[0] + count, before[1] + ms
-        for first, count in tally.leases.items():
-            of = lengths.setdefault(first, {})
-            of[hour] = of.get(hour, 0) + count
-    figures: dict[str, Any] = {name: counts.get(name, 0) for name in _OF_MESSAGES}
-    if counts.get("attempts"):
-        figures |= {name: counts.get(name, 0) for name in _OF_ATTEMPTS}
-        figures |= _lease_lengths(lengths)
-    pairs = sorted(pair for kind in kinds for pair in kind.repeats)[:MOST_REPEATS]
-    return Work(
-        message_type=message_type,
-        bins=tuple(
-            Bin(seconds=ms / count / 1000, finished=bool(place % 2), count=float(count), day=day)
-            for (day, place), (count, ms) in sorted(bins.items())
-        ),
-        crashes=float(counts.get("crashes", 0)),
-        silent=float(counts.get("silent", 0)),
-        left_out=counts.get("left_out", 0),
-        given_up=counts.get("given_up", 0),
-        work_s=sum(tally.work_ms for _, tally in hours) / 1000,
-        wasted_work_s=sum(tally.wasted_ms for _, tally in hours) / 1000,
-        worst_hidden_s=max((tally.hidden_ms for _, tally in hours), default=0) / 1000,
-        repeats=tuple((first / 1000, second / 1000) for _, _, first, second in pairs),
-        **figures,
-    )
-
-
-def _lease_lengths(lengths: dict[int, dict[int, int]]) -> dict[str, Any]:
-    """Return the length that leases usually began with, and the one of the newest hour."""
-    newest_hour = max(hour for of in lengths.values() for hour in of)
-    known = {first: of for first, of in lengths.items() if first >= 0}
-    if not known:
-        return {"newest_hour": newest_hour}
-    usual = max(known, key=lambda first: (sum(known[first].values()), -first))
-    newest = max(known, key=lambda first: (max(known[first].items()), -first))
-    return {
-        "usual_lease_s": usual / 1000,
-        "newest_lease_s": newest / 1000,
-        "newest_hour": newest_hour,
-    }
