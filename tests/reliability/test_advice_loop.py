@@ -10,7 +10,7 @@ from benchmarks.tuning_log import summary_of
 
 from leasehold.advisor import Lengths
 from leasehold.advisor.advice import price, timeout_grid
-from leasehold.advisor.apply import change_for, current_of, undo_for
+from leasehold.advisor.apply import change_for, current_of, settings_of, undo_for
 from leasehold.advisor.attempts import Floats
 from leasehold.advisor.recommendation import Asked, Today, recommend
 from leasehold.advisor.statistics import from_chances
@@ -66,7 +66,7 @@ def advise(server: InProcessServer, client: Client, queue: QueueHandle) -> None:
         visibility_timeout_s=info.settings.visibility_timeout_s, lease_s=info.visibility_timeout_s
     )
     found = recommend(summary.queues[0], Asked(today={NAME: today}))
-    change = change_for(found, current_of(info), now_ms=server.now_ms())
+    change = change_for(found, current_of(settings_of(info)), now_ms=server.now_ms())
     if change.patch is not None:
         queue.update(settings=change.patch)
 
@@ -121,7 +121,7 @@ def test_the_way_back(client: tuple[InProcessServer, Client]) -> None:
         advise(server, made, queue)
     info = queue.info()
     assert info.visibility_timeout_s > 60
-    change = undo_for(NAME, current_of(info))
+    change = undo_for(NAME, current_of(settings_of(info)))
     assert change.patch is not None
     back = queue.update(settings=change.patch)
     assert (back.visibility_timeout_s, back.settings.advised) == (30, None)

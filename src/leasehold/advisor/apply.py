@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from leasehold.domain.limits import NATIVE
-from leasehold.domain.queue_settings import Adaptive, Advised
+from leasehold.domain.queue_settings import Adaptive, Advised, QueueSettings, TypeTimeout
 
 if TYPE_CHECKING:
     # It needs numpy, and undoing does not.
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_BECAUSE: Final = 1_024
 _NEAR: Final = 0.1
+_NO_ADVICE: Final = "There is no advice to undo."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,25 +32,41 @@ class Current:
     visibility_timeout_s: int
     adaptive: Adaptive | None = None
     advised: Advised | None = None
+    message_type: str | None = None
+    """For which type of message; None for the queue."""
+    rule: TypeTimeout | None = None
+    """What is set for that type by its name; without, a prefix or the queue has set the above."""
 
 
-def current_of(info: Any) -> Current:
-    """Return what of a queue's settings matters, in the words of the domain.
+def current_of(settings: QueueSettings, message_type: str | None = None) -> Current:
+    """Return what of a queue's settings matters for itself, or for one type of its messages."""
+    if message_type is None:
+        return Current(
+            visibility_timeout_s=settings.visibility_timeout_s,
+            adaptive=settings.adaptive,
+            advised=settings.advised,
+        )
+    rules = settings.timeouts_by_type
+    in_force = rules.get(settings.rule_of(message_type) or "", TypeTimeout())
+    timeout_s, adaptive = in_force.visibility_timeout_s, in_force.adaptive
+    if timeout_s is None and adaptive is None:
+        adaptive = settings.adaptive
+    return Current(
+        visibility_timeout_s=settings.visibility_timeout_s if timeout_s is None else timeout_s,
+        adaptive=adaptive,
+        advised=settings.advised_by_type.get(message_type),
+        message_type=message_type,
+        rule=rules.get(message_type),
+    )
+
+
+def settings_of(info: Any) -> QueueSettings:
+    """Return a queue's settings in the words of the domain.
 
     Args:
         info: The client's :class:`~leasehold.client.models.QueueInfo`.
     """
-    settings = info.settings
-    adaptive, advised = settings.adaptive, settings.advised
-    return Current(
-        visibility_timeout_s=settings.visibility_timeout_s,
-        adaptive=None
-        if adaptive is None
-        else Adaptive(floor_s=adaptive.floor_s, cap_s=adaptive.cap_s),
-        advised=None
-        if advised is None
-        else Advised(**{name: getattr(advised, name) for name in Advised.__dataclass_fields__}),
-    )
+    return msgspec.convert(info.settings, QueueSettings, from_attributes=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +77,8 @@ class Change:
     patch: Mapping[str, Any] | None
     """A merge patch of the settings (RFC 7396); None for nothing to do."""
     sentence: str
+    message_type: str | None = None
+    """The type of message whose timeout is changed; None for that of the queue."""
 
 
 def change_for(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
@@ -69,7 +90,10 @@ def change_for(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
     cap_s: int | None = None,
     at_once: bool = False,
 ) -> Change:
-    """Return the change that a recommendation for a whole queue asks for.
+    """Return the change that a recommendation for a whole queue, or a type of messages, asks for.
+
+    For a type it is the rule by its name, whatever prefix it has had its timeout from: other types
+    with that prefix keep theirs.
 
     A queue that adapts by itself gets bounds around the advice: the timeouts that cost at most 5 %
     more; step by step, see :func:`stepped`. One whose workers renew gets the plan for them, and
@@ -77,12 +101,18 @@ def change_for(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
 
     Args:
         recommendation: With data enough; without, there is nothing to do.
-        current: The settings in force.
+        current: The settings in force, of the same type or queue.
         now_ms: Unix milliseconds.
         floor_s: No timeout and no bound shorter than this; None for no such limit.
         cap_s: The same for longer.
         at_once: Whether the bounds go where they should be in one step.
     """
+    if current.message_type is not None:
+        assert current.message_type == recommendation.message_type
+        alike = replace(current, message_type=None)
+        limits = {"floor_s": floor_s, "cap_s": cap_s}
+        made = change_for(recommendation, alike, now_ms=now_ms, at_once=at_once, **limits)
+        return _of_type(made, current)
     queue = recommendation.queue
     if not recommendation.is_enough:
         return Change(
@@ -107,6 +137,38 @@ def change_for(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         sentence=f"Visibility timeout {current.visibility_timeout_s} s to {timeout} s: "
         f"{recommendation.because}.",
     )
+
+
+def _of_type(made: Change, current: Current) -> Change:
+    """Return a change of a queue's settings as one of the rule of a type."""
+    name, patch = current.message_type, made.patch
+    assert name is not None
+    sentence = f"Type {name}: {made.sentence[:1].lower()}{made.sentence[1:]}"
+    if patch is None:
+        return replace(made, sentence=sentence, message_type=name)
+    advised = patch["advised"]
+    if advised is not None:
+        advised = {**advised, **_before_rule(current)}
+    changed: dict[str, Any] = {"advised_by_type": {name: advised}}
+    rule = {member: each for member, each in patch.items() if member != "advised"}
+    if rule:
+        changed["timeouts_by_type"] = {name: rule}
+    return replace(made, patch=changed, sentence=sentence, message_type=name)
+
+
+def _before_rule(current: Current) -> dict[str, int | None]:
+    """Return what the way back of a type leads to: what its rule said before all advice, if any."""
+    rule, older = current.rule or TypeTimeout(), current.advised
+    before_s, bounds = rule.visibility_timeout_s, rule.adaptive
+    if older is not None and older.visibility_timeout_s == before_s:
+        before_s = older.before_s
+    if older is not None and _adaptive(older.floor_s, older.cap_s) == bounds:
+        bounds = _adaptive(older.before_floor_s, older.before_cap_s)
+    return {
+        "before_s": before_s,
+        "before_floor_s": None if bounds is None else bounds.floor_s,
+        "before_cap_s": None if bounds is None else bounds.cap_s,
+    }
 
 
 def _bounds_for(
@@ -196,8 +258,10 @@ def undo_for(queue: str, current: Current) -> Change:
         current: The settings in force.
     """
     advised = current.advised
+    if current.message_type is not None:
+        return _undo_type(queue, current)
     if advised is None:
-        return Change(queue=queue, patch=None, sentence="There is no advice to undo.")
+        return Change(queue=queue, patch=None, sentence=_NO_ADVICE)
     patch: dict[str, Any] = {"advised": None}
     bounds, told = _undone_bounds(advised, current)
     if bounds != current.adaptive and bounds is not None:
@@ -218,6 +282,33 @@ def undo_for(queue: str, current: Current) -> Change:
             patch["visibility_timeout_s"] = fits_s
     text = "; ".join([*said, *told])
     return Change(queue=queue, patch=patch, sentence=f"{text[:1].upper()}{text[1:]}.")
+
+
+def _undo_type(queue: str, current: Current) -> Change:
+    """Return the change that takes the advice for a type back."""
+    advised, rule, name = current.advised, current.rule, current.message_type
+    alike = replace(current, message_type=None)
+    if advised is None:
+        made = Change(queue=queue, patch=None, sentence=_NO_ADVICE)
+    elif rule is None:
+        sentence = "It has no timeout of its own, and is told no plan any more."
+        made = Change(queue=queue, patch={"advised": None}, sentence=sentence)
+    elif advised.before_s is not None or rule.visibility_timeout_s != advised.visibility_timeout_s:
+        made = undo_for(queue, alike)
+    else:
+        bounds, told = _undone_bounds(advised, alike)
+        if rule.adaptive == _adaptive(advised.floor_s, advised.cap_s):
+            bounds = _adaptive(advised.before_floor_s, advised.before_cap_s)
+        sentence = f"Its own visibility timeout of {rule.visibility_timeout_s} s is taken back"
+        sentence = "; ".join([sentence, *told]) + "."
+        if bounds is None:
+            changed = {"advised_by_type": {name: None}, "timeouts_by_type": {name: None}}
+            made = Change(queue=queue, patch=changed, sentence=f"Type {name}: {sentence}")
+            return replace(made, message_type=name)
+        plain = {"floor_s": bounds.floor_s, "cap_s": bounds.cap_s}
+        patch = {"advised": None, "visibility_timeout_s": None, "adaptive": plain}
+        made = Change(queue=queue, patch=patch, sentence=sentence)
+    return _of_type(made, current)
 
 
 def _undone_bounds(advised: Advised, current: Current) -> tuple[Adaptive | None, list[str]]:

@@ -240,9 +240,9 @@ class LiveSummary:
     def _changed(self, event: Happened) -> None:
         names = {part.partition(":")[0].strip() for part in (event.reason or "").split(";")}
         queue = self._state.queues.setdefault(event.queue or "", _Queue())
-        if "advised" in names:
+        if any(each.startswith("advised") for each in names):
             queue.advised_ms = event.at
-        if any(each in _OF_TIMEOUT or each.startswith("adaptive") for each in names):
+        if any(each.startswith(_OF_TIMEOUT) for each in names):
             queue.changed_ms = event.at
             for each in self._state.kinds.get(event.queue or "", {}).values():
                 each.done_since = each.late_since = 0
@@ -502,7 +502,8 @@ def _name_of(message_type: str | None) -> str:
 # --- attempts ----------------------------------------------------------------------------------
 
 _TO_BE_CHECKED: Final = "poisoned"
-_OF_TIMEOUT: Final = frozenset({"visibility_timeout_s"})
+_OF_TIMEOUT: Final = ("visibility_timeout_s", "adaptive", "timeouts_by_type")
+"""What names of settings begin with that say how long leases last."""
 _GIVEN_UP: Final = {
     BURIED: "buried",
     MAX_FAILURES: "failed",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from leasehold.advisor.summaries import (
     together,
     unrenewed_of,
 )
+from leasehold.domain.queue_settings import QueueSettings, TimeoutSource
 
 _MOST_POINTS: Final = 240
 _LEAST_SHARE: Final = 1e-5
@@ -258,14 +259,19 @@ def seen_of(works: Sequence[Work]) -> Seen:
     )
 
 
-def today_of(queue: QueueSummary, asked: Asked) -> float | None:
+def today_of(queue: QueueSummary, asked: Asked, kind: str | None = None) -> float | None:
     """Return the timeout in force: as set, or else the lease that was usual at the end of the log.
 
     One that adapts has had many lengths, and the one that was used most may be long gone.
+
+    Args:
+        queue: Its summary.
+        asked: With the timeouts that are set.
+        kind: The message type, which may have a timeout of its own; None for the queue.
     """
     known = asked.today.get(queue.queue)
     if known is not None:
-        return float(known.lease_s)
+        return float(known.lease_s if kind is None else known.by_type.get(kind, known.lease_s))
     newest = [
         (each.newest_hour, each.deliveries, each.newest_lease_s)
         for each in queue.works
@@ -324,14 +330,15 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     Args:
         queue: Its summary.
         asked: What to weigh.
-        only: The type; None for all together. How often workers die is taken from the whole queue
-            in any case, for its types share them.
+        only: The type; None for all together, those left out that have a timeout of their own. How
+            often workers die is taken from the whole queue in any case, for its types share them.
     """
-    works = queue.works if only is None else (only,)
+    works = _sharing(queue, asked) if only is None else (only,)
     whole, part = together(queue.works), together(works)
     lengths = Lengths.OF_MESSAGE if repeats_are_alike(part.repeats) else Lengths.OF_ATTEMPT
-    today_s = today_of(queue, asked)
-    seen = seen_of(works)
+    kind = None if only is None else only.message_type
+    today_s = today_of(queue, asked, kind)
+    seen = seen_of(queue.works if only is None else works)
     renews = renews_of(queue, asked, works)
     question = asked.question(None if renews else today_s, lengths)
     drift_z = drift_of(part.bins)
@@ -346,7 +353,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     keeps = renews and today_s is not None
     known = Recommendation(
         queue=queue.queue,
-        message_type=None if only is None else only.message_type,
+        message_type=kind,
         of_queue=only is None,
         basis=advice.basis,
         because=_because(advice, drift_z),
@@ -367,6 +374,15 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     if advice.model is None:
         return known
     return _with_model(known, advice, advice.model, question, works)
+
+
+def _sharing(queue: QueueSummary, asked: Asked) -> tuple[Work, ...]:
+    """Return the work that goes by the timeout of the queue; all of it if there is no other."""
+    known = asked.today.get(queue.queue)
+    if known is None or not known.by_type:
+        return queue.works
+    shared = [each for each in queue.works if each.message_type not in known.by_type]
+    return tuple(shared) or queue.works
 
 
 def _because(advice: Advice, drift_z: float | None) -> str:
@@ -634,20 +650,24 @@ class Today:
     """Floor and cap of the adaptive mode, seconds; None if it is off."""
     first_lease_s: int | None = None
     """The first lease that workers were advised to take; None without such advice."""
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    """Leases in force, in seconds, of those message types that have a timeout of their own."""
 
 
-def today_from(info: Any) -> Today:
-    """Return how a queue is set today.
-
-    Args:
-        info: The client's :class:`~leasehold.client.models.QueueInfo`.
-    """
-    adaptive, advised = info.settings.adaptive, info.settings.advised
+def today_in(settings: QueueSettings, kinds: Iterable[str | None]) -> Today:
+    """Return how a queue is set, and the types among *kinds* that have timeouts of their own."""
+    adaptive, advised = settings.adaptive, settings.advised
+    in_force = {kind: settings.timeout_of(kind, None) for kind in kinds if kind is not None}
     return Today(
-        visibility_timeout_s=info.settings.visibility_timeout_s,
-        lease_s=info.visibility_timeout_s,
+        visibility_timeout_s=settings.visibility_timeout_s,
+        lease_s=settings.lease_s(),
         adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
         first_lease_s=None if advised is None else advised.first_lease_s,
+        by_type={
+            kind: each.visibility_timeout_s
+            for kind, each in in_force.items()
+            if each.source is TimeoutSource.TYPE
+        },
     )
 
 

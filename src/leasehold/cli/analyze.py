@@ -140,6 +140,12 @@ class AnalyzeCommand(RemoteCommand):
 )
 @click.option("--apply", is_flag=True, help="Write the advice into the settings of the queues.")
 @click.option(
+    "--by-type",
+    is_flag=True,
+    help="With --apply: where a queue has several message types, write the advice for each as a "
+    "timeout of that type.",
+)
+@click.option(
     "--undo",
     is_flag=True,
     help="Set the queues back to what they were before advice was applied, and do nothing else.",
@@ -178,6 +184,8 @@ def analyze(session: Session, given: dict[str, Any], **options: Any) -> None:
 
     Example: leasehold analyze --apply --floor 10s --cap 30m --yes
 
+    Example: leasehold analyze --apply --by-type --dry-run
+
     Example: leasehold analyze --undo --queue orders
     """
     _check(options)
@@ -199,6 +207,8 @@ def _check(options: dict[str, Any]) -> None:
     """
     if options["apply"] and options["undo"]:
         raise click.UsageError("Give --apply or --undo, not both.")
+    if options["by_type"]:
+        _check_by_type(options)
     if options["dry_run"] and not (options["apply"] or options["undo"]):
         raise click.UsageError("--dry-run goes with --apply or --undo.")
     if sum(options[name] is not None for name in ("log", "tables", "summary")) > 1:
@@ -209,12 +219,25 @@ def _check(options: dict[str, Any]) -> None:
         _refuse(_OF_LOG.__contains__, "does not go with --summary, which has been made already")
     elif options["allow_old"]:
         raise click.UsageError("--allow-old goes with --summary and --apply.")
+    _check_lengths(options)
+
+
+def _check_lengths(options: dict[str, Any]) -> None:
     if options["floor_s"] > options["cap_s"] or options["floor_s"] < 1:
         raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
     if options["cap_s"] > NATIVE.lease_s[1]:
         raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
     if not options["guard_s"] > 0:
         raise click.UsageError("--guard must be above 0.")
+
+
+def _check_by_type(options: dict[str, Any]) -> None:
+    if not options["apply"]:
+        raise click.UsageError("--by-type goes with --apply.")
+    if options["details"] is not None:
+        raise click.UsageError(
+            "--by-type goes by the types that the server knows, and --details may name others."
+        )
 
 
 def _refuse(is_wrong: Callable[[str], bool], told: str) -> None:

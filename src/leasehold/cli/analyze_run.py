@@ -19,7 +19,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from leasehold.advisor import Bounds, Growth, Prices
-from leasehold.advisor.apply import Change, Current, change_for, current_of, undo_for
+from leasehold.advisor.apply import (
+    Change,
+    Current,
+    change_for,
+    current_of,
+    settings_of,
+    undo_for,
+)
 from leasehold.advisor.findings import Finding, Findings, QueueFindings, Weight, analyze
 from leasehold.advisor.recommendation import (
     Account,
@@ -27,13 +34,21 @@ from leasehold.advisor.recommendation import (
     Recommendation,
     Today,
     WhatIf,
-    today_from,
+    today_in,
 )
-from leasehold.advisor.summaries import LogSummary, UnreadableSummary, load, queue_in, save
+from leasehold.advisor.summaries import (
+    OTHERS,
+    LogSummary,
+    UnreadableSummary,
+    load,
+    queue_in,
+    save,
+)
 from leasehold.cli.output import Column, Listing, clean, counted, facts, number, rough, sections
 from leasehold.cli.remote import ExitCode, Session, error_members
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
+from leasehold.client.models import QueueInfo
 from leasehold.domain.wording import time_of
 
 _PAGE_S: Final = 10.0
@@ -61,6 +76,7 @@ class AnalyzeOptions:
     report: Path | None
     save: Path | None
     apply: bool
+    by_type: bool
     dry_run: bool
     allow_old: bool
     yes: bool
@@ -100,7 +116,7 @@ def run(session: Session, given: Mapping[str, Any], options: AnalyzeOptions) -> 
     if options.apply:
         made = apply(
             session,
-            [each.whole for each in findings.queues],
+            advice_in(findings, by_type=options.by_type),
             floor_s=options.floor_s,
             cap_s=options.cap_s,
             at_once=options.at_once,
@@ -214,9 +230,11 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
     found = {}
     for each in summary.queues:
         try:
-            found[each.queue] = today_from(session.queue(each.queue).info())
+            info = session.queue(each.queue).info()
         except ServerProblem:
             continue
+        kinds = [work.message_type for work in each.works]
+        found[each.queue] = today_in(settings_of(info), kinds)
     return found
 
 
@@ -553,6 +571,8 @@ class _Planned:
     change: Change
     again: Callable[[Current], Change]
     """Thinks of it once more, from the settings as they are then."""
+    kind: str | None = None
+    """The type of message that it is for; None for the queue."""
     error: dict[str, Any] | None = None
     """Why it cannot be made."""
 
@@ -578,12 +598,14 @@ def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         change = partial(
             change_for, each, now_ms=now_ms, floor_s=floor_s, cap_s=cap_s, at_once=at_once
         )
+        kind = None if each.of_queue else each.message_type
         try:
-            planned.append(_Planned(change(current_of(session.queue(each.queue).info())), change))
+            current = current_of(settings_of(session.queue(each.queue).info()), kind)
+            planned.append(_Planned(change(current), change, kind))
         except ServerProblem as problem:
             # The log may know queues that are gone.
             nothing = Change(queue=each.queue, patch=None, sentence=str(problem))
-            planned.append(_Planned(nothing, change, error_members(problem)))
+            planned.append(_Planned(nothing, change, kind, error_members(problem)))
     return _make(session, planned, "Write the advice into", dry_run=dry_run, yes=yes)
 
 
@@ -602,11 +624,14 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     if names:
         infos = [session.queue(name).info() for name in names]
     else:
-        infos = [each for each in session.client.list_queues() if each.settings.advised]
+        infos = [each for each in session.client.list_queues() if _is_advised(each)]
     planned = []
     for each in infos:
-        change = partial(undo_for, each.name)
-        planned.append(_Planned(change(current_of(each)), change))
+        change, settings = partial(undo_for, each.name), settings_of(each)
+        kinds: list[str | None] = [*sorted(settings.advised_by_type)]
+        if settings.advised is not None or not kinds:
+            kinds.insert(0, None)
+        planned += [_Planned(change(current_of(settings, kind)), change, kind) for kind in kinds]
     made = _make(session, planned, "Undo the advice of", dry_run=dry_run, yes=yes)
     if session.screen.as_json:
         session.screen.document({"changes": changes_document(made)})
@@ -617,10 +642,35 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     finish(made)
 
 
+def _is_advised(info: QueueInfo) -> bool:
+    return info.settings.advised is not None or bool(info.settings.advised_by_type)
+
+
+def advice_in(findings: Findings, *, by_type: bool) -> list[Recommendation]:
+    """Return what is to be applied: for each queue one recommendation, or one for each type.
+
+    Args:
+        findings: Of the log.
+        by_type: Whether queues with several types get timeouts by type. The advice for messages
+            without a type is then that of the queue, which stays as it is if there are none. Types
+            that were counted together, as others, get nothing of their own.
+    """
+    found: list[Recommendation] = []
+    for queue in findings.queues:
+        typed = [each for each in queue.types if each.message_type not in {"", OTHERS}]
+        found += typed if by_type and typed else [queue.whole]
+    return found
+
+
 def shown(made: Sequence[Made]) -> RenderableType:
     """Return what became of changes, for people."""
-    rows = [(clean(each.change.queue), each.state) for each in made]
+    rows = [(_name_of(each.change), each.state) for each in made]
     return Listing(_COLUMNS, rows, under=[clean(each.change.sentence) for each in made])
+
+
+def _name_of(change: Change) -> str:
+    kind = change.message_type
+    return clean(change.queue) + ("" if kind is None else f": {clean(kind)}")
 
 
 def changes_document(made: Iterable[Made]) -> list[dict[str, Any]]:
@@ -633,6 +683,8 @@ def changes_document(made: Iterable[Made]) -> list[dict[str, Any]]:
             "sentence": each.change.sentence,
             "settings": each.change.patch,
         }
+        if each.change.message_type is not None:
+            row["message_type"] = each.change.message_type
         found.append(row if each.error is None else row | {"error": each.error})
     return found
 
@@ -660,7 +712,7 @@ def _make(
         if not yes:
             for each in wanted:
                 session.screen.hint(f"{clean(each.queue)}: {clean(each.sentence)}")
-        names = ", ".join(clean(each.queue) for each in wanted[:5])
+        names = ", ".join(map(_name_of, wanted[:5]))
         more = f" and {len(wanted) - 5} more" if len(wanted) > 5 else ""  # noqa: PLR2004 - as above
         session.confirm(f"{question} {names}{more}?", yes=yes)
     made = []
@@ -685,7 +737,7 @@ def _send(session: Session, plan: _Planned) -> Made:
     """
     change, queue = plan.change, session.queue(plan.change.queue)
     try:
-        if plan.again(current_of(queue.info())).patch != change.patch:
+        if plan.again(current_of(settings_of(queue.info()), plan.kind)).patch != change.patch:
             since = replace(change, sentence=_SINCE)
             return Made(
                 change=since, state="refused", error={"code": "changed-meanwhile", "detail": _SINCE}

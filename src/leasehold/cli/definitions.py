@@ -20,7 +20,9 @@ from leasehold.client.errors import Forbidden, QueueNotFound, ServerProblem
 from leasehold.client.models import QueueInfo
 from leasehold.wire.queues import PolicyItem
 
-_STATE: Final = frozenset({"adapted", "advised", "paused_until_ms", "pause_reason"})
+_STATE: Final = frozenset(
+    {"adapted", "advised", "adapted_by_type", "advised_by_type", "paused_until_ms", "pause_reason"}
+)
 """Members of settings that say how a queue is at the moment, and not how it is set up."""
 
 

@@ -22,6 +22,7 @@ from leasehold.cli.output import (
     counted,
     explanation_text,
     facts,
+    length,
     moment,
     number,
     pairs,
@@ -484,6 +485,8 @@ def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
         ("trace", found.traceparent),
     )
     yield from ((name, clean(value)) for name, value in named if value)
+    if found.visibility_timeout_s is not None:
+        yield "own timeout", length(found.visibility_timeout_s)
     if found.properties:
         yield "properties", pairs(found.properties)
 

@@ -40,6 +40,7 @@ from leasehold.client.models import (
     Settings,
 )
 from leasehold.domain.model import NEVER_MS
+from leasehold.domain.queue_settings import DEFAULT_MAX_MESSAGE_TIMEOUT_S
 from leasehold.domain.wording import form_of
 
 # --- queue settings ----------------------------------------------------------------------------
@@ -85,8 +86,11 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "group-burst-of": ("groups", "burst_of"),
     "group-poison": ("groups", "on_poison"),
     "groups": ("groups",),
+    "type-timeout": ("timeouts_by_type",),
+    "max-message-timeout": ("max_message_timeout_s",),
     "adaptive": ("adaptive",),
     "advised": ("advised",),
+    "advised-by-type": ("advised_by_type",),
     "paused": ("paused_until_ms",),
     "pause-reason": ("pause_reason",),
     "max-body-bytes": ("max_body_bytes",),
@@ -243,6 +247,33 @@ _OPTIONS: Final = (
     ),
     click.option("--no-adaptive", is_flag=True, help="Let the lease be what is set."),
     click.option(
+        "--type-timeout",
+        type=Pair(),
+        multiple=True,
+        metavar="TYPE=TIME",
+        help="Lease of messages of a type, or with encode.* of all types that begin so, for "
+        "receives that name none; may be given more than once.",
+    ),
+    click.option(
+        "--type-adaptive",
+        type=Pair(),
+        multiple=True,
+        metavar="TYPE=FLOOR:CAP",
+        help="Let the server fit that lease to the work on these messages; may be given more than "
+        "once.",
+    ),
+    click.option(
+        "--no-type-timeout",
+        multiple=True,
+        metavar="TYPE",
+        help="Forget what is set for a type or a prefix; may be given more than once.",
+    ),
+    click.option(
+        "--max-message-timeout",
+        type=LENGTH,
+        help="Longest lease that a producer may name for a message; 12h unless set, 0 for none.",
+    ),
+    click.option(
         "--paused/--not-paused",
         "paused",
         default=None,
@@ -310,9 +341,27 @@ def patch_of(given: Mapping[str, Any], reset: Iterable[str] = ()) -> dict[str, A
         if pairs:
             read = _fraction if name == "group-rate-of" else _whole
             values[name] = {group: read(name, text) for group, text in pairs}
+    rules = _rules_of(values)
+    if rules:
+        values["type-timeout"] = rules
     if "backoff" in values:
         values["backoff"] = {"kind": values["backoff"]}
     return _assembled(values, reset)
+
+
+def _rules_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take what is set by message type out of the options, as a patch of the rules."""
+    rules: dict[str, Any] = {}
+    for name, text in values.pop("type-timeout", ()):
+        rules.setdefault(name, {})["visibility_timeout_s"] = LENGTH.convert(text, None, None)
+    for name, text in values.pop("type-adaptive", ()):
+        floor_s, cap_s = Bounds().convert(text, None, None)
+        rules.setdefault(name, {})["adaptive"] = {"floor_s": floor_s, "cap_s": cap_s}
+    for name in values.pop("no-type-timeout", ()):
+        if name in rules:
+            raise click.UsageError(f"The timeout of {name} is to be set and forgotten.")
+        rules[name] = None
+    return rules
 
 
 def _whole(option: str, text: str) -> int:
@@ -367,6 +416,7 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
         ("visibility timeout", _lease(queue)),
         ("adaptive", _adaptive(settings)),
         *_advised(settings, now_ms),
+        *_by_type(settings),
         ("lapsed receipts", settings.lapsed_receipts),
         *_policy_lines(queue),
         ("dedup window", length(settings.dedup_window_s) if settings.dedup_window_s else "off"),
@@ -441,6 +491,28 @@ def _advised(settings: Settings, now_ms: int) -> list[tuple[str, str]]:
     if advised.at_ms is not None:
         told.append(moment(advised.at_ms, now_ms))
     return [("advised", "; ".join(told))]
+
+
+def _by_type(settings: Settings) -> list[tuple[str, str]]:
+    """Return the visibility timeouts that are set by message type."""
+    lines = []
+    for name, rule in sorted(settings.timeouts_by_type.items()):
+        adapted = settings.adapted_by_type.get(name)
+        set_s = rule.visibility_timeout_s
+        told = "as the queue" if set_s is None else length(set_s)
+        if rule.adaptive is not None:
+            if adapted is not None:
+                told = f"{length(adapted.visibility_timeout_s)} ({clean(adapted.because)})"
+            told += f", adaptive, {length(rule.adaptive.floor_s)} to {length(rule.adaptive.cap_s)}"
+        advised = settings.advised_by_type.get(name)
+        if advised is not None:
+            told += f"; advised: {clean(advised.because or 'no reason was given')}"
+        lines.append((f"type {clean(name)}", told))
+    longest_s = settings.max_message_timeout_s
+    if longest_s != DEFAULT_MAX_MESSAGE_TIMEOUT_S:
+        told = f"at most {length(longest_s)}" if longest_s else "none"
+        lines.append(("of a message", told))
+    return lines
 
 
 def _policy_lines(queue: QueueInfo) -> list[tuple[str, str]]:

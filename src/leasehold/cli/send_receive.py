@@ -358,7 +358,8 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     "--items",
     is_flag=True,
     help="With --file: each line is a JSON object with body, body_base64 or json, and any of "
-    "delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent and group_id. "
+    "delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent, group_id "
+    "and visibility_timeout_s. "
     "What message list --json prints will do.",
 )
 @click.option("--base64", "encode", is_flag=True, help="Encode bodies in base64 first.")
@@ -387,6 +388,13 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     help="The message group that it belongs to: a tenant, an order, a device.",
 )
 @click.option("--type", metavar="TYPE", help="What kind of work it is.")
+@click.option(
+    "--visibility-timeout",
+    "visibility_timeout_s",
+    type=LENGTH,
+    help="Lease of receives that name none: seconds, or 90s, 5m, 2h. Unless told, that of its type "
+    "or of the queue.",
+)
 @click.option(
     "--property",
     "properties",

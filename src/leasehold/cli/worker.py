@@ -153,6 +153,11 @@ def worker() -> None:
     "crash hides a message.",
 )
 @click.option(
+    "--lease-as-set",
+    is_flag=True,
+    help="Take leases as long as is set on the server for each message, its type or the queue.",
+)
+@click.option(
     "--message-timeout",
     "message_timeout_s",
     type=_SECONDS,

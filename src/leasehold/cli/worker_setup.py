@@ -85,6 +85,7 @@ class RunOptions:
     concurrency: int
     runner: Runner | None
     lease_s: int
+    lease_as_set: bool
     message_timeout_s: float | None
     prefetch: int | None
     ordered: bool
@@ -170,6 +171,7 @@ class Preparation:
                 concurrency=options.concurrency,
                 runner=self._runner,
                 lease=self._lease,
+                lease_as_set=options.lease_as_set,
                 prefetch=options.prefetch,
                 ordered=options.ordered,
                 concurrency_per_group=options.concurrency_per_group,
@@ -205,7 +207,8 @@ class Preparation:
         lines.append(("handlers", f"{number(options.concurrency)} at once, in {where}"))
         if target is not None and target.stages is not None:
             lines.append(("stages", ", then ".join(target.stages.layout.names)))
-        lines.append(("lease", lease_text(self._lease, options.renewer)))
+        lease = lease_text(self._lease, options.renewer)
+        lines.append(("lease", "as set on the server" if options.lease_as_set else lease))
         lines.append(("buffer", prefetch_text(options.prefetch)))
         lines.append(("failures", failures_text(self._retries, self._poison)))
         if options.codec is not None:

@@ -185,6 +185,7 @@ def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
             queue=queue,
             session=raw.session,
             saved=_saved(raw),
+            lease_s=raw.lease_s,
         )
         for raw in decoded(_RECEIVED, answer).messages
     ]

@@ -299,6 +299,7 @@ def put_body(path: str, message: NewMessage) -> Call:
         ("type", message.type),
         ("dedup_key", message.dedup_key),
         ("group_id", message.group_id),
+        ("visibility_timeout_s", message.visibility_timeout_s),
     )
     return Call(
         method="POST",
@@ -483,6 +484,7 @@ def _put_item(message: NewMessage) -> PutItem:
         message.properties,
         message.traceparent,
         message.group_id,
+        message.visibility_timeout_s,
     )
 
 

@@ -65,6 +65,7 @@ from leasehold.wire.queues import (
     MnsAttributes,
     Policy,
     Settings,
+    TypeTimeout,
 )
 
 __all__ = [
@@ -134,6 +135,7 @@ __all__ = [
     "StreamInfo",
     "StreamSettled",
     "TransactionInfo",
+    "TypeTimeout",
 ]
 
 DEFAULT_TIME_TO_LIVE_S: Final = WEEK_S
@@ -165,6 +167,9 @@ class NewMessage(Struct, frozen=True, omit_defaults=True):
     """W3C trace context of the sender, ``00-...``."""
     group_id: str | None = None
     """The message group that it belongs to (a tenant, an order, a device), 1 to 128 characters."""
+    visibility_timeout_s: int | None = None
+    """Lease of receives that name none, in seconds: 1 to what the queue's setting
+    ``max_message_timeout_s`` allows; None for what is set for its type or the queue."""
 
 
 class Outgoing(NewMessage, frozen=True, omit_defaults=True, kw_only=True):
@@ -239,6 +244,8 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     """What this holder or the one before has saved with a renewal; None if there is nothing."""
     cancel: CancelRequest | None = None
     """Set by a renewal if an operator wants the work stopped."""
+    lease_s: int | None = None
+    """Length of the lease, in seconds, if the receive named none."""
 
     def __repr__(self) -> str:
         return _repr_of_message(self.__class__.__name__, self.id, self.dequeue_count, self.body)
@@ -364,6 +371,8 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     poisoned: Poisoning | None = None
     redriven: int = 0
     """How often it was brought back from the poison queue."""
+    visibility_timeout_s: int | None = None
+    """Lease of receives that name none, if its producer asked for one."""
     under: str | None = None
     """Of a member of a claim: ``stream/number``. Of a staged message: the transaction's name."""
     session: str | None = None

@@ -126,7 +126,10 @@ class SetQueueMetadata(Command[Done]):
 
 @dataclass(frozen=True, slots=True)
 class SetQueueSettings(Command[Done]):
-    """Replace a queue's settings, all but ``adapted``. Answer: Done, or QueueNotFound."""
+    """Replace a queue's settings, all but ``adapted`` and ``adapted_by_type``.
+
+    Answer: Done, or QueueNotFound.
+    """
 
     traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
 
@@ -146,6 +149,8 @@ class SetAdapted(Command[Done]):
     account: str
     queue: str
     adapted: Adapted | None
+    rule: str | None = None
+    """For which of the timeouts by type; None for the queue itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +258,8 @@ class _Receive(NamedTuple):
     queue: str
     limit: int
     visibility_timeout_s: int | None
-    """Length of the lease; None for what is set for the queue."""
+    """Length of the lease; None for what the message, its type or the queue has, in this order:
+    :meth:`leasehold.domain.queue_settings.QueueSettings.timeout_of`."""
     holder: str | None = None
     """Who receives, for those who look at the message meanwhile."""
     session: str | None = None

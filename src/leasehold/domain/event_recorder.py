@@ -37,6 +37,7 @@ CHANGE_CHARS: Final = 1_000
 """What is kept of what a change of settings says, in characters."""
 _AS_ONE: Final = frozenset({"adapted", "advised"})
 """Settings whose members make no sense one by one."""
+_BY_TYPE: Final = frozenset({"timeouts_by_type", "adapted_by_type", "advised_by_type"})
 _OF_PAUSE: Final = frozenset({"paused_until_ms", "pause_reason"})
 PURGE = "purge"
 MOVED = "moved"
@@ -209,6 +210,10 @@ def _other_settings(path: str, before: Any, after: Any) -> Iterator[str]:
             continue
         if is_dataclass(one) and is_dataclass(other) and name not in _AS_ONE:
             yield from _other_settings(f"{name}.", one, other)
+        elif name in _BY_TYPE:
+            for rule in sorted({**one, **other}):
+                if one.get(rule) != other.get(rule):
+                    yield f"{name}.{rule}: {_plain(one.get(rule))} -> {_plain(other.get(rule))}"
         else:
             yield f"{name}: {_plain(one)} -> {_plain(other)}"
 

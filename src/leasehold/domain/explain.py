@@ -8,7 +8,7 @@ the interface; the sentences are for people and may be worded better at any time
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from leasehold.domain.admin import Counts, GroupStanding, Seen
@@ -38,6 +38,7 @@ from leasehold.domain.queue_settings import (
     FailurePolicy,
     GroupOrder,
     QueueSettings,
+    TimeoutSource,
     poison_queue_of,
 )
 from leasehold.domain.visibility import after_lapse
@@ -127,9 +128,23 @@ def explain_message(facts: MessageFacts) -> Explanation:
     """Say why a message is not being worked on, or that it is."""
     if facts.seen is None:
         return _explain_absence(facts)
-    message, state, _, under = facts.seen
-    if state is MessageState.VISIBLE:
-        return _explain_visible(facts, message)
+    message, state, *_ = facts.seen
+    is_visible = state is MessageState.VISIBLE
+    found = _explain_visible(facts) if is_visible else _explain_invisible(facts, facts.seen)
+    if state in {MessageState.EXPIRED, MessageState.POISONED}:
+        return found
+    sent = message.detail
+    timeout = facts.queue.settings.timeout_of(sent.message_type, sent.visibility_timeout_s)
+    sentence = found.sentence
+    if timeout.source is not TimeoutSource.QUEUE:
+        length = length_of(timeout.visibility_timeout_s * _MS)
+        sentence = f"{sentence[:-1]}; by default it is leased for {length}, {timeout.reason}."
+    return replace(found, sentence=sentence, evidence={**found.evidence, **timeout.evidence()})
+
+
+def _explain_invisible(facts: MessageFacts, seen: Seen) -> Explanation:
+    """Say what a message is doing that cannot be received."""
+    message, state, where, under = seen
     around = facts.queue
     sentence = story(message, state, around.now_ms, around.settings.failure_policy, under)
     evidence = evidence_of(message, state)
@@ -141,7 +156,7 @@ def explain_message(facts: MessageFacts) -> Explanation:
         evidence["claim"] = under
     if state is MessageState.POISONED:
         sentence += f"; to bring it back, redrive the poisoned messages of queue {around.queue}"
-        evidence["poison_queue"] = facts.seen.queue
+        evidence["poison_queue"] = where
     elif state is MessageState.LEASED and under is None:
         silent_ms = _silent_ms(message, around)
         if silent_ms:
@@ -179,8 +194,10 @@ def _explain_absence(facts: MessageFacts) -> Explanation:
     )
 
 
-def _explain_visible(facts: MessageFacts, message: Message) -> Explanation:
+def _explain_visible(facts: MessageFacts) -> Explanation:
     """Name the first of the things that keep a visible message from being received."""
+    assert facts.seen is not None
+    message = facts.seen.message
     around = facts.queue
     now_ms, settings = around.now_ms, around.settings
     evidence = evidence_of(message, MessageState.VISIBLE)
@@ -452,7 +469,9 @@ def _silent_ms(message: Message, around: QueueFacts) -> int:
     progress = message.detail.progress
     heard_ms = message.since_ms if progress is None else progress.at_ms
     silent_ms = around.now_ms - heard_ms
-    long_ms = max(STALLED_AFTER_MS, STALLED_LEASES * around.settings.lease_s() * _MS)
+    sent = message.detail
+    lease_s = around.settings.lease_of(sent.message_type, sent.visibility_timeout_s)
+    long_ms = max(STALLED_AFTER_MS, STALLED_LEASES * lease_s * _MS)
     return silent_ms if silent_ms >= long_ms else 0
 
 
@@ -759,6 +778,8 @@ def evidence_of(message: Message, state: MessageState) -> dict[str, object]:
             "note": detail.progress.note,
             "at_ms": detail.progress.at_ms,
         }
+    if detail.message_type is not None:
+        evidence["type"] = detail.message_type
     if detail.group_id is not None:
         evidence["group_id"] = detail.group_id
     if message.session is not None:

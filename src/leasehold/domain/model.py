@@ -22,10 +22,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasehold.domain.errors import (
     InvalidMarker,
     LeaseholdError,
+    OutOfRange,
     ReceiptMalformed,
     VisibilityPastExpiry,
 )
-from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
+from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
 
 QueueKey: TypeAlias = tuple[str, str]
 """An account and the name of one of its queues."""
@@ -204,6 +205,9 @@ class Detail:
     group_id: str | None = None
     """Messages of one group belong together: a tenant, an order, a device; 1 to
     :data:`leasehold.domain.limits.MAX_GROUP_ID` characters."""
+    visibility_timeout_s: int | None = None
+    """Lease of a receive that names none, as the producer asked; see
+    :meth:`leasehold.domain.queue_settings.QueueSettings.timeout_of`."""
     progress: Progress | None = None
     failures: int = 0
     interruptions: int = 0
@@ -346,6 +350,19 @@ def put_refusal(now_ms: int, delay_s: int, expires_at_ms: int) -> LeaseholdError
     return None
 
 
+def own_timeout_refusal(own_s: int | None, settings: QueueSettings) -> LeaseholdError | None:
+    """Refuse a visibility timeout that a producer may not name.
+
+    It is not cut: leases that are shorter than the producer asked for end in the middle of the
+    work, and neither side would know why.
+    """
+    longest_s = settings.max_message_timeout_s
+    if own_s is None or own_s <= longest_s:
+        return None
+    least_s = min(1, longest_s)
+    return OutOfRange(field="visibility_timeout_s", value=own_s, minimum=least_s, maximum=longest_s)
+
+
 # --- receipts ----------------------------------------------------------------------------------
 #
 # Receipts: the tokens that prove a lease.
@@ -452,7 +469,8 @@ def differences_where_given(
 def _at(settings: QueueSettings, path: Sequence[str]) -> object:
     found: object = settings
     for name in path:
-        found = getattr(found, name, None)  # of a part that is not set nothing is
+        # Of a part that is not set nothing is.
+        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
     return found
 
 
@@ -461,8 +479,32 @@ def with_settings(queue: Queue, settings: QueueSettings) -> Queue:
 
     What the server has adapted is its own business and stays, as long as it is asked to adapt.
     """
-    adapted = queue.settings.adapted if settings.adaptive is not None else None
-    return replace(queue, settings=replace(settings, adapted=adapted))
+    before = queue.settings
+    adapted = before.adapted if settings.adaptive is not None else None
+    by_type = {
+        name: each
+        for name, each in before.adapted_by_type.items()
+        if name in settings.timeouts_by_type and settings.timeouts_by_type[name].adaptive
+    }
+    settings = replace(settings, adapted=adapted, adapted_by_type=by_type)
+    return replace(queue, settings=settings)
+
+
+def with_adapted(queue: Queue, adapted: Adapted | None, rule: str | None) -> Queue:
+    """Return *queue* with a visibility timeout that the server has chosen.
+
+    Args:
+        queue: As it is.
+        adapted: The timeout; None for none.
+        rule: For which of the rules by type; None for the queue. One that is gone is passed over.
+    """
+    settings = queue.settings
+    if rule is None:
+        return replace(queue, settings=replace(settings, adapted=adapted))
+    by_type = {name: each for name, each in settings.adapted_by_type.items() if name != rule}
+    if adapted is not None and rule in settings.timeouts_by_type:
+        by_type[rule] = adapted
+    return replace(queue, settings=replace(settings, adapted_by_type=by_type))
 
 
 # --- pages -------------------------------------------------------------------------------------

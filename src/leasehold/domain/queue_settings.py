@@ -25,6 +25,12 @@ MAX_IN_FLIGHT: Final = 1_000_000
 """Highest limit for the messages of one group that are on leases at once."""
 MAX_NAMED_GROUPS: Final = 1_000
 """Groups that a member of the settings names at most."""
+MAX_TYPE_RULES: Final = 100
+"""Message types and prefixes of types that a member of the settings names at most."""
+PREFIX_END: Final = "*"
+"""Ends the name of a rule that is for all types with a prefix."""
+DEFAULT_MAX_MESSAGE_TIMEOUT_S: Final = 43_200
+"""Twelve hours, the longest visibility timeout of SQS."""
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
 
@@ -182,6 +188,62 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeTimeout:
+    """The visibility timeout of a message type, or of all types with a prefix.
+
+    With neither member the type has the timeout of the queue, whatever a shorter prefix has.
+    """
+
+    visibility_timeout_s: int | None = None
+    """1 to 604,800 s; None for that of the queue, also as the start of one that adapts."""
+    adaptive: Adaptive | None = None
+    """Bounds within which it follows the work on messages of this rule alone."""
+
+
+class TimeoutSource(StrEnum):
+    """What decided how long the lease of a receive is that names none."""
+
+    MESSAGE = "message"
+    """Its producer named one."""
+    TYPE = "type"
+    """The settings of the queue have one for its type."""
+    QUEUE = "queue"
+
+
+class TimeoutInForce(NamedTuple):
+    """How long the lease of a message is if the receive names none, and why."""
+
+    visibility_timeout_s: int
+    source: TimeoutSource
+    rule: str | None = None
+    """The type or prefix in the settings, for the source TYPE."""
+    adapted: Adapted | None = None
+    """Set if the server chose it."""
+
+    @property
+    def reason(self) -> str:
+        """Why, as a part of a sentence."""
+        if self.source is TimeoutSource.MESSAGE:
+            return "as its producer asked"
+        for_what = "the queue" if self.rule is None else f"type {self.rule}"
+        if self.adapted is None:
+            return f"as set for {for_what}"
+        return f"which the server chose for {for_what} ({self.adapted.because})"
+
+    def evidence(self) -> dict[str, object]:
+        """Return the facts, as JSON can hold them."""
+        told: dict[str, object] = {
+            "visibility_timeout_s": self.visibility_timeout_s,
+            "visibility_timeout_from": str(self.source),
+        }
+        if self.rule is not None:
+            told["visibility_timeout_rule"] = self.rule
+        if self.adapted is not None:
+            told["visibility_timeout_because"] = self.adapted.because
+        return told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
     """Advice that was written into the settings: told to clients, and what it replaced.
 
@@ -260,12 +322,69 @@ class QueueSettings:
     """None for the defaults of MNS."""
     groups: GroupSettings | None = None
     """None: whether messages name groups makes no difference."""
+    timeouts_by_type: Mapping[str, TypeTimeout] = field(default_factory=dict)
+    """By message type, or by a prefix followed by :data:`PREFIX_END`; the type itself counts before
+    a prefix, and a longer prefix before a shorter one."""
+    adapted_by_type: Mapping[str, Adapted] = field(default_factory=dict)
+    """As :attr:`adapted`, by rule of :attr:`timeouts_by_type`."""
+    advised_by_type: Mapping[str, Advised] = field(default_factory=dict)
+    """As :attr:`advised`, by rule of :attr:`timeouts_by_type`."""
+    max_message_timeout_s: int = DEFAULT_MAX_MESSAGE_TIMEOUT_S
+    """Longest visibility timeout that a producer may name for a message, 0 (none) to 604,800 s. A
+    longer one is refused; of messages that are there already it counts as this."""
 
     def lease_s(self) -> int:
-        """Return the lease, in seconds, of a receive that names none."""
+        """Return the lease, in seconds, of a receive that names none.
+
+        That of messages whose type has no rule, and that have no timeout of their own.
+        """
         if self.adaptive is not None and self.adapted is not None:
             return self.adapted.visibility_timeout_s
         return self.visibility_timeout_s
+
+    def lease_of(self, message_type: str | None, own_s: int | None) -> int:
+        """Return the lease, in seconds, that a message has if its receive names none.
+
+        Args:
+            message_type: As its producer named it.
+            own_s: The visibility timeout that its producer named.
+        """
+        if own_s is None and not self.timeouts_by_type:  # as for most queues
+            return self.lease_s()
+        return self.timeout_of(message_type, own_s).visibility_timeout_s
+
+    def timeout_of(self, message_type: str | None, own_s: int | None) -> TimeoutInForce:
+        """Return the same with the reason."""
+        if own_s is not None and self.max_message_timeout_s:
+            return TimeoutInForce(min(own_s, self.max_message_timeout_s), TimeoutSource.MESSAGE)
+        name = self.rule_of(message_type)
+        if name is not None:
+            rule = self.timeouts_by_type[name]
+            if rule.adaptive is not None or rule.visibility_timeout_s is not None:
+                adapted = self.adapted_by_type.get(name) if rule.adaptive is not None else None
+                return TimeoutInForce(self.lease_by(name), TimeoutSource.TYPE, name, adapted)
+        adapted = self.adapted if self.adaptive is not None else None
+        return TimeoutInForce(self.lease_s(), TimeoutSource.QUEUE, None, adapted)
+
+    def lease_by(self, name: str) -> int:
+        """Return the lease, in seconds, by one of :attr:`timeouts_by_type`."""
+        rule, adapted = self.timeouts_by_type[name], self.adapted_by_type.get(name)
+        if rule.adaptive is not None and adapted is not None:
+            return adapted.visibility_timeout_s
+        return self.lease_s() if rule.visibility_timeout_s is None else rule.visibility_timeout_s
+
+    def rule_of(self, message_type: str | None) -> str | None:
+        """Return which of :attr:`timeouts_by_type` is for a message type; None if none is."""
+        rules = self.timeouts_by_type
+        if not rules or not message_type:
+            return None
+        if message_type in rules:
+            return message_type
+        for end in range(len(message_type), -1, -1):
+            prefix = message_type[:end] + PREFIX_END
+            if prefix in rules:
+                return prefix
+        return None
 
     def is_paused(self, now_ms: int) -> bool:
         """Tell whether receives get nothing now."""

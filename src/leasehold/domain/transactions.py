@@ -42,8 +42,10 @@ from leasehold.domain.model import (
     Message,
     Phase,
     expiry_of,
+    own_timeout_refusal,
     put_refusal,
 )
+from leasehold.domain.queue_settings import QueueSettings
 
 REMEMBER_S: Final = 604_800
 """How long a published name is remembered: as long as a restart of a job may take."""
@@ -371,13 +373,15 @@ def check_chunk(chunks: int, chunk: int) -> bool:
     return chunk < chunks
 
 
-def check_put(put: Put, now_ms: int) -> None:
-    """Refuse what cannot be staged; that its queue exists is the store's to check, before this.
+def check_put(put: Put, settings: QueueSettings, now_ms: int) -> None:
+    """Refuse what cannot be staged for a queue with these settings.
 
     Raises:
         VisibilityPastExpiry: It would expire before it can be received even once.
+        OutOfRange: It names a longer visibility timeout than it may.
     """
     refusal = put_refusal(now_ms, put.delay_s, expiry_of(now_ms, put.time_to_live_s))
+    refusal = refusal or own_timeout_refusal(put.detail.visibility_timeout_s, settings)
     if refusal:
         raise refusal
 

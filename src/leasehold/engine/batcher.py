@@ -196,7 +196,7 @@ class Batcher:
         if result.commit_s is not None:
             stats.commit_seconds.observe(result.commit_s)
         polls = self._polls
-        if polls.by_queue or polls.onlookers or self._adaptive.windows:
+        if polls.by_queue or polls.onlookers or self._adaptive.watched:
             self._tell(batch, results)
         else:
             count = stats.count
@@ -215,7 +215,7 @@ class Batcher:
     def _tell(self, batch: list[Pending], results: Sequence[c.Result]) -> None:
         """Hand out the results in the order in which they came about, to all who listen."""
         count, note = self._stats.count, self._polls.note
-        observe = self._adaptive.note if self._adaptive.windows else None
+        observe = self._adaptive.note if self._adaptive.watched else None
         for (command, answer), result in zip(batch, results, strict=True):
             count(command, result)
             note(command, result)

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import structlog
 
@@ -20,7 +20,8 @@ from leasehold.domain.adaptive import Window, decide
 from leasehold.domain.claims import LapseClaims
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, Unavailable
-from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
+from leasehold.domain.model import NO_DETAIL, Lease, Outcome, Queue, QueueKey
+from leasehold.domain.queue_settings import Adapted, Adaptive, QueueSettings, TimeoutSource
 from leasehold.domain.sessions import LoseSessions
 from leasehold.domain.transactions import Committed, CommitTogether, ExpireStaged
 from leasehold.stores.base import Store
@@ -243,7 +244,7 @@ def always() -> bool:
 
 # --- timeouts that adapt -----------------------------------------------------------------------
 #
-# How long leases are worked on, for queues whose visibility timeout adapts.
+# How long leases are worked on, for queues whose visibility timeout adapts, or that of a type does.
 #
 # Only leases of the default length are followed: one whose length a worker chose says nothing about
 # the default. What is known is forgotten with the process; the timeout chosen last is kept.
@@ -253,38 +254,95 @@ MAX_FOLLOWED: Final = 100_000
 """Leases followed at once, some 30 MiB; with more, the oldest are lost sight of."""
 
 
+class _Watched:
+    """A queue of which a timeout adapts, with a window for each timeout that does.
+
+    Args:
+        settings: Those of the queue.
+    """
+
+    __slots__ = ("settings", "windows")
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self.windows = {rule: Window() for rule in adapting(settings)}
+        """By rule of ``timeouts_by_type``; None for the queue's own timeout."""
+
+    def follow(self, settings: QueueSettings) -> None:
+        """Go on with other settings; what was seen of timeouts that still adapt is kept."""
+        if settings is not self.settings:
+            self.settings = settings
+            self.windows = {rule: self.windows.get(rule) or Window() for rule in adapting(settings)}
+
+    def window_of(self, lease: Lease) -> Window | None:
+        """Return the window of the timeout that decided the length of a lease, if it adapts."""
+        if not self.settings.timeouts_by_type and lease.message.detail is NO_DETAIL:
+            return self.windows.get(None)
+        detail = lease.message.detail
+        found = self.settings.timeout_of(detail.message_type, detail.visibility_timeout_s)
+        if found.source is TimeoutSource.MESSAGE:
+            return None
+        return self.windows.get(found.rule)
+
+
+def adapting(settings: QueueSettings) -> dict[str | None, Adaptive]:
+    """Return the bounds of the timeouts that adapt, by rule; None for the queue's own."""
+    found: dict[str | None, Adaptive] = {}
+    if settings.adaptive is not None:
+        found[None] = settings.adaptive
+    for name, rule in settings.timeouts_by_type.items():
+        if rule.adaptive is not None:
+            found[name] = rule.adaptive
+    return found
+
+
+class _Followed(NamedTuple):
+    """A lease whose length was the default of its queue or type."""
+
+    since_ms: int
+    renewed_ms: int
+    window: Window
+
+
 class AdaptiveTimeouts:
-    """Windows of observation by queue, and what they lead to.
+    """Windows of observation by queue and type, and what they lead to.
 
     Args:
         find_queue: The store's.
     """
 
     def __init__(self, find_queue: Callable[[str, str], Queue | None]) -> None:
-        self.windows: dict[QueueKey, Window] = {}
-        """Queues that adapt; while there are none, nothing here costs anything."""
+        self.watched: dict[QueueKey, _Watched] = {}
+        """Queues with timeouts that adapt; while there are none, nothing here costs anything."""
         self._find_queue = find_queue
-        self._followed: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        """By receipt: when the lease began, and when it was last renewed."""
+        self._followed: OrderedDict[str, _Followed] = OrderedDict()
+        """By receipt."""
 
     def watch(self, queues: list[Queue]) -> None:
         """Watch those of *queues* that adapt, and no others."""
-        keys = {(queue.account, queue.name) for queue in queues if queue.settings.adaptive}
-        for key in list(self.windows):
-            if key not in keys:
-                del self.windows[key]
-        for key in keys:
-            self.windows.setdefault(key, Window())
-        if not keys:
+        settings = {(queue.account, queue.name): queue.settings for queue in queues}
+        for key in list(self.watched):
+            if key not in settings:
+                del self.watched[key]
+        for key, each in settings.items():
+            self._watch(key, each)
+        if not self.watched:
             self._followed.clear()
 
     def watch_one(self, account: str, queue: str) -> None:
         """Look again whether a queue adapts."""
         found = self._find_queue(account, queue)
-        if found is not None and found.settings.adaptive is not None:
-            self.windows.setdefault((account, queue), Window())
+        self._watch((account, queue), None if found is None else found.settings)
+
+    def _watch(self, key: QueueKey, settings: QueueSettings | None) -> None:
+        if settings is None or not (
+            settings.adaptive or (settings.timeouts_by_type and adapting(settings))
+        ):
+            self.watched.pop(key, None)
+        elif key in self.watched:
+            self.watched[key].follow(settings)
         else:
-            self.windows.pop((account, queue), None)
+            self.watched[key] = _Watched(settings)
 
     def note(self, command: AnyCommand, result: c.Result, now_ms: int) -> None:
         """Hear of the result of a command."""
@@ -298,83 +356,95 @@ class AdaptiveTimeouts:
         observe = _OBSERVERS.get(type(command))
         if observe is not None:
             asked: Any = command
-            window = self.windows.get(asked[:2])
-            if window is not None:
-                observe(self, window, asked, result, now_ms)
+            watched = self.watched.get(asked[:2])
+            if watched is not None:
+                observe(self, watched, asked, result, now_ms)
 
-    def _received(self, _: Window, command: c.Receive, result: Any, now_ms: int) -> None:
+    def _received(self, watched: _Watched, command: c.Receive, result: Any, now_ms: int) -> None:
         if command.visibility_timeout_s is None and type(result) is tuple:
             for lease in result:
-                self._follow(lease.receipt, now_ms, now_ms)
+                window = watched.window_of(lease)
+                if window is not None:
+                    self._follow(lease.receipt, _Followed(now_ms, now_ms, window))
 
-    def _renewed(self, window: Window, command: c.Renew, result: Any, now_ms: int) -> None:
-        times = self._followed.pop(command.receipt, None)
-        if times is None:
+    def _renewed(self, _: _Watched, command: c.Renew, result: Any, now_ms: int) -> None:
+        lease = self._followed.pop(command.receipt, None)
+        if lease is None:
             return
         if type(result) is not Lease:
-            self._refused(window, times, result, now_ms)
+            self._refused(lease, result, now_ms)
         elif command.visibility_timeout_s:
-            window.observe_renewed((now_ms - times[1]) / 1000)
-            self._follow(result.receipt, times[0], now_ms)
+            lease.window.observe_renewed((now_ms - lease.renewed_ms) / 1000)
+            self._follow(result.receipt, lease._replace(renewed_ms=now_ms))
 
-    def _completed(self, window: Window, command: c.Complete, result: Any, now_ms: int) -> None:
-        times = self._followed.pop(command.receipt, None)
-        if type(result) is c.Done:
-            if times is not None:
-                window.observe_completed((now_ms - times[0]) / 1000)
-        else:
-            self._refused(window, times, result, now_ms)
+    def _completed(self, _: _Watched, command: c.Complete, result: Any, now_ms: int) -> None:
+        lease = self._followed.pop(command.receipt, None)
+        if type(result) is not c.Done:
+            self._refused(lease, result, now_ms)
+        elif lease is not None:
+            lease.window.observe_completed((now_ms - lease.since_ms) / 1000)
 
-    def _released(self, window: Window, command: c.Release, result: Any, now_ms: int) -> None:
-        times = self._followed.pop(command.receipt, None)
+    def _released(self, watched: _Watched, command: c.Release, result: Any, now_ms: int) -> None:
+        lease = self._followed.pop(command.receipt, None)
         if type(result) is not c.Released:
-            self._refused(window, times, result, now_ms)
+            self._refused(lease, result, now_ms)
         elif command.outcome in {Outcome.FAILED, Outcome.BURIED}:
-            window.observe_failed()
+            # Whose type it is is not known of a lease that is not followed.
+            window = watched.windows.get(None) if lease is None else lease.window
+            if window is not None:
+                window.observe_failed()
 
-    def _refused(
-        self, window: Window, times: tuple[int, int] | None, result: Any, now_ms: int
-    ) -> None:
+    @staticmethod
+    def _refused(lease: _Followed | None, result: Any, now_ms: int) -> None:
         # A receipt that this process never gave out with the default length is not counted: it may
         # be anybody's, and the lease may have been of any length.
         # One that has left the queue was worked on for too long as well, such as by the last of as
         # many deliveries as its budget allows.
         is_late = type(result) is LeaseLost or (type(result) is MessageNotFound and result.late)
-        if is_late and times is not None:
-            window.observe_late((now_ms - times[0]) / 1000)
+        if is_late and lease is not None:
+            lease.window.observe_late((now_ms - lease.since_ms) / 1000)
 
-    def _follow(self, receipt: str, since_ms: int, renewed_ms: int) -> None:
-        self._followed[receipt] = since_ms, renewed_ms
+    def _follow(self, receipt: str, lease: _Followed) -> None:
+        self._followed[receipt] = lease
         if len(self._followed) > MAX_FOLLOWED:
             self._followed.popitem(last=False)
 
     async def adapt(self, perform: Perform, now_ms: int) -> None:
-        """Choose a new timeout where there is a reason to."""
-        for (account, name), window in list(self.windows.items()):
-            queue = self._find_queue(account, name)
-            if queue is None or queue.settings.adaptive is None:
-                del self.windows[account, name]
+        """Choose new timeouts where there is a reason to."""
+        for account, name in list(self.watched):
+            self.watch_one(account, name)  # it may be gone, or set otherwise by another server
+            watched = self.watched.get((account, name))
+            if watched is None:
                 continue
-            current_s = queue.settings.lease_s()
-            adapted = decide(window, queue.settings.adaptive, current_s, now_ms)
-            if adapted is None:
-                continue
-            try:
-                await perform(c.SetAdapted(account, name, adapted))
-            except LeaseholdError as error:
-                _log.warning("queue.not_adapted", account=account, queue=name, reason=str(error))
-                continue
-            _log.info(
-                "queue.adapted",
-                account=account,
-                queue=name,
-                visibility_timeout_s=adapted.visibility_timeout_s,
-                before_s=current_s,
-                because=adapted.because,
-            )
+            settings = watched.settings
+            for rule, bounds in adapting(settings).items():
+                current_s = settings.lease_s() if rule is None else settings.lease_by(rule)
+                adapted = decide(watched.windows[rule], bounds, current_s, now_ms)
+                if adapted is not None:
+                    command = c.SetAdapted(account, name, adapted, rule)
+                    await _set(perform, command, adapted, current_s)
 
 
-_OBSERVERS: Final[dict[type, Callable[[AdaptiveTimeouts, Window, Any, Any, int], None]]] = {
+async def _set(perform: Perform, command: c.SetAdapted, adapted: Adapted, current_s: int) -> None:
+    """Set a timeout that was chosen, and tell the log."""
+    place = {"account": command.account, "queue": command.queue}
+    if command.rule is not None:
+        place["type"] = command.rule
+    try:
+        await perform(command)
+    except LeaseholdError as error:
+        _log.warning("queue.not_adapted", **place, reason=str(error))
+        return
+    _log.info(
+        "queue.adapted",
+        **place,
+        visibility_timeout_s=adapted.visibility_timeout_s,
+        before_s=current_s,
+        because=adapted.because,
+    )
+
+
+_OBSERVERS: Final[dict[type, Callable[[AdaptiveTimeouts, _Watched, Any, Any, int], None]]] = {
     c.Receive: AdaptiveTimeouts._received,  # noqa: SLF001 - one table instead of a chain of ifs
     c.Renew: AdaptiveTimeouts._renewed,  # noqa: SLF001
     c.Complete: AdaptiveTimeouts._completed,  # noqa: SLF001

@@ -43,9 +43,9 @@ from pyspark.sql.types import (
 )
 
 from leasehold.advisor import Bounds, Prices
-from leasehold.advisor.apply import change_for, current_of
+from leasehold.advisor.apply import Change, Current, change_for, current_of, settings_of
 from leasehold.advisor.live_summary import Happened, LiveSummary
-from leasehold.advisor.recommendation import Asked, recommend, today_from
+from leasehold.advisor.recommendation import Asked, recommend, today_in
 from leasehold.advisor.rules import ENOUGH_FINISHED
 from leasehold.advisor.statistics import kaplan_meier
 from leasehold.advisor.summaries import QueueSummary, Work, sample_of
@@ -54,6 +54,7 @@ from leasehold.advisor.tallies import WEEK_MS
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import QueueInfo
 from leasehold.clock import Clock, SystemClock
+from leasehold.domain.queue_settings import QueueSettings
 from leasehold.spark.connection import FORMAT_NAME, connect, patient
 from leasehold.spark.options import read_options
 
@@ -263,7 +264,6 @@ class _Estimate(NamedTuple):
     until_ms: int
     changed_ms: int
     advised_ms: int
-    done_since: int
     rows: Sequence[Row]
 
 
@@ -292,6 +292,7 @@ class TimeoutFeedback:
         floor_s: No timeout shorter than this, whole seconds.
         cap_s: No timeout longer than this.
         at_once: Whether to go to the best timeout in one step.
+        by_type: Whether message types get timeouts of their own, and the queue's stays.
         late_share: For the promise, see ``leasehold analyze --late-share``.
         duplicate_s: What work done twice costs, see there.
         after_undo_s: How long an undone queue is left alone, seconds.
@@ -307,6 +308,7 @@ class TimeoutFeedback:
         floor_s: int = 1,
         cap_s: int = 43_200,
         at_once: bool = False,
+        by_type: bool = False,
         late_share: float = 0.01,
         duplicate_s: float | None = None,
         after_undo_s: float = AFTER_UNDO_S,
@@ -316,6 +318,7 @@ class TimeoutFeedback:
         self._place = read_options({**options, "read": "events"}).place
         self._queues = None if queues is None else frozenset(queues)
         self._floor_s, self._cap_s, self._at_once = floor_s, cap_s, at_once
+        self._by_type = by_type
         self._asked = Asked(
             prices=Prices(duplicate=duplicate_s),
             bounds=Bounds(floor_s=floor_s, cap_s=cap_s),
@@ -343,57 +346,89 @@ class TimeoutFeedback:
     def _look_at(self, each: _Estimate, client: Client) -> None:
         queue = client.queue(each.summary.queue)
         info = queue.info()
-        current = current_of(info)
-        advised = current.advised
-        if advised is not None and (advised.at_ms or 0) >= each.until_ms:
+        settings = settings_of(info)
+        kinds = self._kinds(each)
+        if any(_is_done(each, current_of(settings, kind)) for kind in kinds):
             if not self._looked:
                 # A crash may have come between the change and the notice of it.
                 self._tell(each, client, info)
             return
-        if self._has_to_wait(each, undone=advised is None):
+        if self._is_undone(each, settings):
+            log.debug("%s: advice was taken back, so it is left alone", queue.name)
             return
-        asked = replace(self._asked, today={each.summary.queue: today_from(info)})
-        found = recommend(each.summary, asked)
-        change = change_for(
-            found,
-            current,
+        changes = [self._change(each, settings, kind) for kind in kinds]
+        patch = _together(changes)
+        if not patch:
+            log.debug("%s: %s", queue.name, " ".join(one.sentence for one in changes))
+            return
+        queue.update(settings=patch)
+        told = " ".join(one.sentence for one in changes if one.patch is not None)
+        log.warning("%s: %s", queue.name, told)
+        self._tell(each, client, queue.info())
+
+    def _kinds(self, each: _Estimate) -> list[str | None]:
+        """Return the types of message to look at one by one; None for the queue as a whole."""
+        types = [work.message_type for work in each.summary.works]
+        typed: list[str | None] = [kind for kind in types if kind is not None]
+        return typed if self._by_type and typed else [None]
+
+    def _is_undone(self, each: _Estimate, settings: QueueSettings) -> bool:
+        """Tell whether a person has taken advice back a short while ago."""
+        if settings.advised is not None or settings.advised_by_type or not each.advised_ms:
+            return False
+        return each.until_ms < each.advised_ms + self._after_undo_ms
+
+    def _change(self, each: _Estimate, settings: QueueSettings, kind: str | None) -> Change:
+        """Return what to change for a type, or for the queue."""
+        summary = each.summary
+        done = sum(row.done_since for row in each.rows if kind is None or row.message_type == kind)
+        if each.changed_ms and done < ENOUGH_FINISHED:
+            told = f"{done} deletes since its last change are too few."
+            return Change(queue=summary.queue, patch=None, sentence=told)
+        only = next((work for work in summary.works if work.message_type == kind), None)
+        types = [work.message_type for work in summary.works]
+        asked = replace(self._asked, today={summary.queue: today_in(settings, types)})
+        return change_for(
+            recommend(summary, asked, None if kind is None else only),
+            current_of(settings, kind),
             # No older than what it rests on: so the same estimates change nothing again.
             now_ms=max(each.until_ms, self._clock.now_ms()),
             floor_s=self._floor_s,
             cap_s=self._cap_s,
             at_once=self._at_once,
         )
-        if change.patch is None:
-            log.debug("%s: %s", change.queue, change.sentence)
-            return
-        queue.update(settings=change.patch)
-        log.warning("%s: %s", change.queue, change.sentence)
-        self._tell(each, client, queue.info())
-
-    def _has_to_wait(self, each: _Estimate, *, undone: bool) -> bool:
-        """Tell whether a queue is left as it is for now, whatever there is to advise."""
-        queue = each.summary.queue
-        if undone and each.advised_ms and each.until_ms < each.advised_ms + self._after_undo_ms:
-            log.debug("%s: advice was taken back, so it is left alone", queue)
-            return True
-        if each.changed_ms and each.done_since < ENOUGH_FINISHED:
-            log.debug("%s: %d deletes since its last change", queue, each.done_since)
-            return True
-        return False
 
     def _tell(self, each: _Estimate, client: Client, info: QueueInfo) -> None:
         """Tell producers and operators of a change; again for the same one changes nothing."""
-        name, advised = f"{info.name}{NOTICES}", info.settings.advised
-        if not self._notices or advised is None or len(name) > LONGEST_NAME:
+        name, told = f"{info.name}{NOTICES}", notice(each.rows, info)
+        if not self._notices or not told["at_ms"] or len(name) > LONGEST_NAME:
             return
         queue = client.queue(name)
         queue.create()
         queue.put(
-            json.dumps(notice(each.rows, info)),
+            json.dumps(told),
             type=NOTICE_TYPE,
             time_to_live_s=NOTICE_LIVES_S,
-            dedup_key=f"{info.name}-{advised.at_ms}",
+            dedup_key=f"{info.name}-{told['at_ms']}",
         )
+
+
+def _is_done(each: _Estimate, current: Current) -> bool:
+    """Tell whether what these estimates ask for was done, or done since."""
+    advised = current.advised
+    return advised is not None and (advised.at_ms or 0) >= each.until_ms
+
+
+def _together(changes: Sequence[Change]) -> dict[str, Any]:
+    """Return several changes of a queue's settings as one, so that it is one step."""
+    patch: dict[str, Any] = {}
+    for each in changes:
+        for name, value in (each.patch or {}).items():
+            if name.endswith("_by_type"):
+                patch.setdefault(name, {}).update(value)
+            else:
+                patch[name] = value
+    return patch
 
 
 def notice(rows: Sequence[Row], info: QueueInfo) -> dict[str, Any]:
@@ -403,17 +438,20 @@ def notice(rows: Sequence[Row], info: QueueInfo) -> dict[str, Any]:
         rows: The estimates of the queue that it rests on.
         info: The queue, with the advice in its settings.
     """
-    advised = info.settings.advised
-    assert advised is not None
+    settings = info.settings
+    whole, by_type = settings.advised, settings.advised_by_type
     told = []
     for row in rows:
         # Of the leases under the timeout that was changed, if the log tells them apart.
         done, late = row.done_since, row.late_since
         if not done:
             done, late = row.completed + row.late, row.late
+        own = by_type.get(row.message_type or "")
         told.append(
             {
                 "type": row.message_type,
+                "old_s": None if own is None else own.before_s,
+                "new_s": None if own is None else own.visibility_timeout_s,
                 "deletes": done,
                 "late": late,
                 "late_share": round(late / done, 4) if done else None,
@@ -421,14 +459,15 @@ def notice(rows: Sequence[Row], info: QueueInfo) -> dict[str, Any]:
                 "p99_s": row.p99_s,
             }
         )
+    dates = [each.at_ms or 0 for each in (whole, *by_type.values()) if each is not None]
     return {
         "queue": info.name,
-        "old_s": advised.before_s,
-        "new_s": info.settings.visibility_timeout_s,
-        "first_lease_s": advised.first_lease_s,
-        "renew_every_s": advised.renew_every_s,
-        "because": advised.because,
-        "at_ms": advised.at_ms,
+        "old_s": None if whole is None else whole.before_s,
+        "new_s": settings.visibility_timeout_s,
+        "first_lease_s": None if whole is None else whole.first_lease_s,
+        "renew_every_s": None if whole is None else whole.renew_every_s,
+        "because": None if whole is None else whole.because,
+        "at_ms": max(dates, default=0),
         "types": told,
         "undo": f"leasehold analyze --undo --queue {info.name}",
     }
@@ -450,7 +489,6 @@ def _by_queue(rows: Sequence[Row], account: str) -> Iterator[_Estimate]:
             until_ms=_millis(first.until),
             changed_ms=_millis(first.changed_at),
             advised_ms=_millis(first.advised_at),
-            done_since=sum(row.done_since for row in of_queue),
             rows=of_queue,
         )
 

@@ -287,6 +287,7 @@ COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "properties": (MapType,),
     "dedup_key": _TEXT,
     "group_id": _TEXT,
+    "visibility_timeout_s": _WHOLE,
 }
 """What a row may say of its message, and in which types of Spark."""
 

@@ -277,6 +277,8 @@ class View(Struct, kw_only=True):
     properties: Mapping[str, str] = {}
     traceparent: str | None = None
     dedup_key: str | None = None
+    visibility_timeout_s: int | None = None
+    """Lease of receives that name none, if its producer asked for one."""
     first_visible_at_ms: Ms | None = None
     last_visible_at_ms: Ms | None = None
     lease: LeaseInfo | None = None

@@ -71,6 +71,9 @@ class PutItem(WithBody, gc=False):
     """W3C trace context."""
     group_id: GroupId | None = None
     """The message group that it belongs to: a tenant, an order, a device."""
+    visibility_timeout_s: LeaseS | None = None
+    """Lease of receives that name none, at most what the queue's ``max_message_timeout_s`` says;
+    what is set for its type or the queue if left out."""
 
 
 class QueuedPut(PutItem, kw_only=True, gc=False):
@@ -110,7 +113,8 @@ class ReceiveRequest(Request):
 
     max_messages: Annotated[int, between(NATIVE.receive_count, default=1)] | None = None
     visibility_timeout_s: LeaseS | None = None
-    """Length of the lease; what is set for the queue if left out."""
+    """Length of the leases; if left out, each message has its own: what its producer asked for,
+    what is set for its type, or what is set for the queue."""
     wait_s: Annotated[float, between((0, MAX_WAIT_S), default=0)] | None = None
     """How long to wait for a message if there is none."""
     holder: ShortText | None = None
@@ -161,6 +165,8 @@ class Received(Struct, omit_defaults=True, gc=False):
     """What a holder saved with a renewal: any JSON but null. Left out if there is nothing."""
     group_id: str | None = None
     """The message group that it belongs to."""
+    lease_s: int | None = None
+    """Length of the lease, in seconds, if the receive named none."""
 
 
 BodyProblem: TypeAlias = Annotated[

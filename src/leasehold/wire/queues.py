@@ -18,12 +18,14 @@ from leasehold.domain.limits import (
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.queue_settings import (
     DEFAULT_DEDUP_WINDOW_S,
+    DEFAULT_MAX_MESSAGE_TIMEOUT_S,
     DEFAULT_VISIBILITY_TIMEOUT_S,
     MAX_BODY_BYTES,
     MAX_BUDGET,
     MAX_DEDUP_WINDOW_S,
     MAX_IN_FLIGHT,
     MAX_NAMED_GROUPS,
+    MAX_TYPE_RULES,
     MAX_WEIGHT,
 )
 from leasehold.wire.parts import (
@@ -56,6 +58,7 @@ _LongText = Annotated[str, said(maxLength=MAX_TEXT)]
 _MetadataName = Annotated[
     str, said(pattern="^(?![Ll][Ee][Aa][Ss][Ee][Hh][Oo][Ll][Dd]_)[A-Za-z_][A-Za-z0-9_]*$")
 ]
+_TypeRule = Annotated[str, said(minLength=1, maxLength=MAX_TEXT, pattern=r"^[^*]*\*?$")]
 _HeaderText = Annotated[str, said(pattern=r"^[\t\x20-\x7e\xa0-\xff]*$")]
 
 
@@ -133,6 +136,18 @@ class Adaptive(Part, frozen=True):
 
     floor_s: LeaseS = 5
     cap_s: LeaseS = 3_600
+
+
+class TypeTimeout(Part, frozen=True, kw_only=True):
+    """The visibility timeout of a message type, or of all types with a prefix.
+
+    With neither member the type has the queue's, whatever a shorter prefix has.
+    """
+
+    visibility_timeout_s: LeaseS | None = None
+    """None for the queue's, also as the start of one that adapts."""
+    adaptive: Adaptive | None = None
+    """Bounds within which it follows the work on messages of this rule alone."""
 
 
 class Adapted(Struct, frozen=True):
@@ -215,6 +230,18 @@ class Settings(Part, frozen=True, kw_only=True):
     mns: MnsAttributes | None = None
     groups: GroupSettings | None = None
     """How message groups share the queue; None if groups make no difference."""
+    timeouts_by_type: Annotated[
+        Mapping[_TypeRule, TypeTimeout], said(maxProperties=MAX_TYPE_RULES)
+    ] = {}
+    """By message type, or by a prefix of types followed by ``*``: the lease of a receive that names
+    none. The type itself counts before a prefix, and a longer prefix before a shorter one."""
+    adapted_by_type: Annotated[Mapping[str, Adapted], said(readOnly=True)] = {}
+    """By rule of ``timeouts_by_type``. Read-only."""
+    advised_by_type: Annotated[Mapping[_TypeRule, Advised], said(maxProperties=MAX_TYPE_RULES)] = {}
+    """As ``advised``, by rule of ``timeouts_by_type``."""
+    max_message_timeout_s: Annotated[int, between((0, WEEK_S))] = DEFAULT_MAX_MESSAGE_TIMEOUT_S
+    """Longest visibility timeout that a producer may name for a message; 0 for none. A longer one
+    is refused, and of messages that are there already it counts as this."""
 
 
 # --- requests ------------------------------------------------------------------------------------

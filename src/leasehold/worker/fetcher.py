@@ -11,6 +11,7 @@ from typing import Final
 
 from leasehold.domain.wording import count_of
 from leasehold.worker.adapters.protocol import (
+    AS_SET,
     Delivery,
     Fault,
     LeaseGone,
@@ -40,6 +41,7 @@ class Fetcher:
         core: The worker.
         source: The queue.
         manager: Keeps the leases.
+        as_set: Whether the service chooses how long each lease is.
         poison: When messages are set aside before any work.
         sessions: Gives the session to receive under.
         holder: Who receives, for people.
@@ -53,6 +55,7 @@ class Fetcher:
         source: Source,
         *,
         manager: BaseLeaseManager,
+        as_set: bool,
         poison: PoisonRule,
         sessions: Sessions,
         holder: str,
@@ -62,6 +65,7 @@ class Fetcher:
         self._core = core
         self._source = source
         self._manager = manager
+        self._as_set = as_set
         self._poison = poison
         self._sessions = sessions
         self._holder = holder
@@ -167,7 +171,7 @@ class Fetcher:
                         self._manager.keep,
                         source.client,
                         asked_at_s=asked_at_s,
-                        lease_s=lease_s,
+                        lease_s=lease_s or None,
                         wait_s=min(wait_s, source.capabilities.max_wait_s),
                     )
                     return self._accept(deliveries, keep, session)
@@ -200,6 +204,8 @@ class Fetcher:
                 _log.warning("queue %s: %s", name, doubt)
 
     def _lease_s(self) -> int:
+        if self._as_set:
+            return AS_SET
         able = self._source.capabilities
         return min(max(self._manager.lease_s(), able.min_lease_s), able.max_lease_s)
 

@@ -47,6 +47,8 @@ class Options:
     concurrency: int
     runner: Runner
     lease: LeaseSettings
+    as_set: bool
+    """Whether the service chooses how long each lease is, and *lease* says the rest."""
     prefetch: int | None
     ordered: bool
     concurrency_per_group: int | None
@@ -141,6 +143,11 @@ class Options:
         if found:
             return found
         for client in clients:
+            if self.as_set and not client.capabilities.tells_lengths:
+                found.append(
+                    f"lease_as_set: {type(client).__name__} does not tell how long the leases of"
+                    f" {client.name} are; receive through another protocol, such as leasehold://"
+                )
             found += [
                 f"lease: {problem} (queue {client.name})"
                 for problem in self.lease.problems(client.capabilities)

@@ -85,6 +85,7 @@ class WorkerThreads:
                 core,
                 source,
                 manager=manager,
+                as_set=options.as_set,
                 poison=options.poison,
                 sessions=self._sessions,
                 holder=holder,

@@ -16,6 +16,7 @@ from leasehold.spans import is_used
 from leasehold.worker import metrics
 from leasehold.worker.adapters.protocol import Denied, LeaseGone, QueueClient, Unreachable
 from leasehold.worker.core import Core, gate_of, sources_of
+from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
 from leasehold.worker.leases import (
@@ -72,7 +73,9 @@ class Worker:
             handlers that compute for long in Python. None: asyncio for ``async def`` and pipelines
             with such stages, or threads.
         lease: Whole seconds, or all settings. It bounds how long a crash hides a message.
-        learner: Learns the length of leases; *lease* is where it begins.
+        lease_as_set: Whether leases are as long as the producer of a message asked for, or as is
+            set for its type or the queue; *lease* says the rest, which grows or shrinks with them.
+        learner: Learns the length of leases; *lease* is where it begins. Not with *lease_as_set*.
         prefetch: How many messages may wait at most; fewer do if handlers are slow, so that each
             can begin within its lease. None: what bridges the round trips.
         ordered: Messages of one group are handled one after the other, in their order; what fails
@@ -110,6 +113,7 @@ class Worker:
         concurrency: int = 8,
         runner: Runner | None = None,
         lease: LeaseSettings | int = 30,
+        lease_as_set: bool = False,
         learner: LeaseLearner | None = None,
         prefetch: int | None = None,
         ordered: bool = False,
@@ -128,12 +132,15 @@ class Worker:
         registry: Any = None,
         report_s: float | None = None,
     ) -> None:
+        if lease_as_set and learner is not None:
+            raise UnsafeWorker(["lease_as_set: a learner chooses the length of leases, too"])
         self._handlers = handlers = Handlers(handler)
         clients, weights, self._own_clients = opened(queues)
         self._options = Options(
             concurrency=concurrency,
             runner=runner or ("asyncio" if handlers.any_async else "threads"),
             lease=lease if isinstance(lease, LeaseSettings) else LeaseSettings.of(lease),
+            as_set=lease_as_set,
             prefetch=prefetch,
             ordered=ordered,
             concurrency_per_group=concurrency_per_group,

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain.model import NEVER_MS, Detail
+from leasehold.domain.model import NEVER_MS, NO_DETAIL, Detail, Lease
 from leasehold.domain.queue_settings import (
     Adaptive,
     Advised,
@@ -21,6 +21,7 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     MnsAttributes,
     QueueSettings,
+    TypeTimeout,
 )
 from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.stores.memory import MemoryStore
@@ -36,8 +37,9 @@ def _settings(asker: Asker, queue: str) -> QueueSettings:
     return found.settings
 
 
-def _lease_s(asker: Asker, queue: str) -> float:
-    asker.put(queue=queue)
+def _lease_s(asker: Asker, queue: str, *, sent: Detail = NO_DETAIL) -> float | None:
+    if not isinstance(asker.put(queue=queue, detail=sent), Lease):
+        return None
     lease = asker.receive_one(None, queue)
     return (lease.message.visible_at_ms - asker.clock.now_ms()) / 1000
 
@@ -82,7 +84,7 @@ def _is_watched(asker: Asker, queue: str) -> bool:
     assert found is not None
     adaptive = AdaptiveTimeouts(asker.store.find_queue)
     adaptive.watch([found])
-    return bool(adaptive.windows)
+    return bool(adaptive.watched)
 
 
 def _is_logged(asker: Asker, queue: str) -> bool:
@@ -128,6 +130,21 @@ CASES: Final[dict[str, tuple[dict[str, Any], Probe, Any]]] = {
         MnsAttributes(delay_s=5),
     ),
     "groups": ({"groups": GroupSettings(order=GroupOrder.FIFO)}, _of_one_group, 1),
+    "timeouts_by_type": (
+        {"timeouts_by_type": {"a*": TypeTimeout(visibility_timeout_s=77, adaptive=Adaptive())}},
+        lambda *of: _lease_s(*of, sent=Detail(message_type="ab")),
+        77,
+    ),
+    "advised_by_type": (
+        {"advised_by_type": {"a*": Advised(batch=7)}},
+        lambda *of: _settings(*of).advised_by_type,
+        {"a*": Advised(batch=7)},
+    ),
+    "max_message_timeout_s": (
+        {"max_message_timeout_s": 77_000},
+        lambda *of: _lease_s(*of, sent=Detail(visibility_timeout_s=77_000)),
+        77_000,
+    ),
 }
 """What sets each setting to something that is not its default, how it shows, and what shows."""
 PLACES: Final = ("sqlite", "postgres")
@@ -222,7 +239,8 @@ def ways(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ways]:
 
 def test_every_setting_is_here() -> None:
     """A setting that is added is to be tried, too; what the server chooses nobody sets."""
-    assert {each.name for each in fields(QueueSettings)} == {*CASES, "adapted"}
+    chosen = {"adapted", "adapted_by_type"}
+    assert {each.name for each in fields(QueueSettings)} == {*CASES, *chosen}
 
 
 @pytest.mark.parametrize("ways", ["memory"], indirect=True)

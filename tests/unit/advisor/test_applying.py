@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from leasehold.advisor.apply import Current, change_for, stepped, undo_for
-from leasehold.advisor.recommendation import Asked, Recommendation, recommend
+from leasehold.advisor.advice import Basis
+from leasehold.advisor.apply import Change, Current, change_for, current_of, stepped, undo_for
+from leasehold.advisor.recommendation import Asked, Recommendation, Today, recommend
 from leasehold.advisor.summaries import QueueSummary
-from leasehold.domain.queue_settings import Adaptive, Advised
+from leasehold.domain.queue_settings import Adaptive, Advised, QueueSettings, TypeTimeout
+from leasehold.http.native import queues as native
 from tests.unit.advisor.support import log_normal, work
 
 NOW_MS = 1_767_225_600_000
@@ -203,3 +206,116 @@ def test_no_timeout_is_longer_than_a_lease_can_be(advice: Recommendation) -> Non
     endless = replace(advice, timeout_s=2_000_000)
     after = applied(Current(visibility_timeout_s=30), endless, cap_s=3_000_000)
     assert after.visibility_timeout_s == 604_800
+
+
+# --- by type -------------------------------------------------------------------------------------
+
+
+def for_type(advice: Recommendation, timeout_s: int = 60, **more: Any) -> Recommendation:
+    """Return the advice as if it were for the type encode.hd."""
+    return replace(advice, message_type="encode.hd", of_queue=False, timeout_s=timeout_s, **more)
+
+
+def change_of(settings: QueueSettings, advice: Recommendation, **options: Any) -> Change:
+    """Return the change that advice for the type asks for."""
+    current = current_of(settings, "encode.hd")
+    return change_for(advice, current, now_ms=NOW_MS, **options)
+
+
+def sent(settings: QueueSettings, change: Change) -> QueueSettings:
+    """Return the settings after a change, as the server itself merges it."""
+    assert change.patch is not None, change.sentence
+    return native.patched("orders", settings, change.patch)
+
+
+def undone(settings: QueueSettings) -> QueueSettings:
+    """Return the settings after the advice for the type was taken back."""
+    return sent(settings, undo_for("orders", current_of(settings, "encode.hd")))
+
+
+PREFIX = {"encode.*": TypeTimeout(visibility_timeout_s=45)}
+EXACT = {"encode.hd": TypeTimeout(visibility_timeout_s=40)}
+ADAPTS = {"encode.hd": TypeTimeout(adaptive=Adaptive(floor_s=5, cap_s=3_600))}
+BOTH = {"encode.hd": TypeTimeout(visibility_timeout_s=40, adaptive=Adaptive())}
+
+
+@pytest.mark.parametrize("rules", [{}, PREFIX, EXACT, ADAPTS, BOTH, PREFIX | ADAPTS])
+@pytest.mark.parametrize("adaptive", [None, Adaptive(floor_s=5, cap_s=3_600)])
+def test_advice_for_a_type_and_back(
+    advice: Recommendation, rules: dict[str, TypeTimeout], adaptive: Adaptive | None
+) -> None:
+    """Only the rule by its name is set; undone, the settings are those of before, however often."""
+    begun = QueueSettings(visibility_timeout_s=30, adaptive=adaptive, timeouts_by_type=rules)
+    good = for_type(advice, as_good_s=(50.0, 80.0))
+    once = sent(begun, change_of(begun, good))
+    assert once.lease_of("encode.hd", None) == 60
+    assert once.lease_of("encode.sd", None) == begun.lease_of("encode.sd", None)
+    assert (once.visibility_timeout_s, once.adaptive) == (30, adaptive)
+    assert once.advised is None
+    assert undone(once) == begun
+    twice = sent(once, change_of(once, for_type(advice, 120, as_good_s=(100.0, 160.0))))
+    assert twice.lease_of("encode.hd", None) == 120
+    assert undone(twice) == begun
+
+
+def test_a_type_that_adapts_gets_bounds(advice: Recommendation) -> None:
+    """Within the caller's own; also where it is the queue that adapts, and from then on alone."""
+    good = for_type(advice, as_good_s=(50.0, 80.0))
+    for settings in (
+        QueueSettings(timeouts_by_type=ADAPTS),
+        QueueSettings(adaptive=Adaptive(floor_s=5, cap_s=3_600)),
+    ):
+        change = change_of(settings, good, at_once=True, cap_s=70)
+        assert change.sentence.startswith("Type encode.hd: visibility timeout 30 s to 60 s")
+        rule = sent(settings, change).timeouts_by_type["encode.hd"]
+        assert rule.adaptive == Adaptive(floor_s=50, cap_s=70)
+
+
+def test_the_guard_rails_of_a_type_begin_at_its_own_timeout() -> None:
+    """No step goes further than twice or half of what is in force for it, not for the queue.
+
+    The queue's own advice leaves out the types that have a timeout of their own.
+    """
+    works = (
+        work(log_normal(300, 0.4, 800), message_type="slow"),
+        work(log_normal(10, 0.4, 800), message_type="quick"),
+    )
+    queue = QueueSummary(queue="orders", works=works)
+    today = Today(visibility_timeout_s=30, lease_s=30, by_type={"slow": 100})
+    asked = Asked(today={"orders": today})
+    slow, quick = (recommend(queue, asked, each) for each in works)
+    assert (slow.today_s, slow.timeout_s) == (100, 200)
+    assert quick.today_s == 30
+    whole = recommend(queue, asked)
+    assert whole.today_s == 30
+    assert whole.wanted_s == pytest.approx(quick.wanted_s)
+    assert whole.seen.messages == slow.seen.messages + quick.seen.messages
+
+
+def test_what_a_person_has_set_for_a_type_since_stays(advice: Recommendation) -> None:
+    """The rule that was set by hand, and one that was removed, are left by undoing."""
+    once = sent(QueueSettings(), change_of(QueueSettings(), for_type(advice)))
+    by_hand = native.patched("orders", once, {"timeouts_by_type": EXACT_PATCH})
+    back = undone(by_hand)
+    assert back == QueueSettings(timeouts_by_type=EXACT)
+    removed = native.patched("orders", once, {"timeouts_by_type": {"encode.hd": None}})
+    assert undone(removed) == QueueSettings()
+    assert undo_for("orders", current_of(QueueSettings(), "encode.hd")).patch is None
+
+
+EXACT_PATCH = {"encode.hd": {"visibility_timeout_s": 40}}
+
+
+def test_nothing_is_changed_for_a_type_for_nothing(advice: Recommendation) -> None:
+    """Too few data, the same timeout from a prefix already, and workers that renew."""
+    few = replace(for_type(advice), basis=Basis.START)
+    assert change_of(QueueSettings(), few).patch is None
+    same = QueueSettings(timeouts_by_type={"encode.*": TypeTimeout(visibility_timeout_s=60)})
+    change = change_of(same, for_type(advice))
+    assert (change.patch, change.sentence) == (None, "Type encode.hd: already at 60 s.")
+    plan = change_of(QueueSettings(), for_type(advice, renews=True))
+    assert plan.patch is not None
+    assert plan.patch.keys() == {"advised_by_type"}
+    told = sent(QueueSettings(), plan)
+    assert told.advised_by_type["encode.hd"].first_lease_s is not None
+    assert undone(told) == QueueSettings()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from leasehold.advisor.summaries import save
+from leasehold.advisor.summaries import OTHERS, save
+from leasehold.cli.analyze_run import advice_in
 from leasehold.testing.time import START_MS
 from tests.unit.advisor.support import full_log
 from tests.unit.cli.support import QUEUE, Shell
@@ -150,6 +152,57 @@ def test_queues_that_are_gone_are_told(shell: Shell, saved: str) -> None:
     assert changes[1]["error"]["code"] == "queue-not-found"
 
 
+def test_advice_is_applied_by_type(shell: Shell, saved: str) -> None:
+    """Each type with data enough gets its timeout; the queue keeps its own."""
+    for name in ("media", "rare"):
+        shell.server.on("GET", f"/queues/{name}", a_queue(name))
+        shell.server.on("PATCH", f"/queues/{name}", a_queue(name))
+    result = shell("analyze", "--summary", saved, "--apply", "--by-type", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.output)["changes"]
+    states = {(each["queue"], each.get("message_type")): each["state"] for each in made}
+    assert states == {
+        ("media", "video"): "done",
+        ("media", "thumbnail"): "nothing to do",
+        ("rare", None): "nothing to do",
+    }
+    settings = shell.server.sent["settings"]
+    assert settings.keys() == {"timeouts_by_type", "advised_by_type"}
+    timeout_s = settings["timeouts_by_type"]["video"]["visibility_timeout_s"]
+    advised = settings["advised_by_type"]["video"]
+    assert advised["visibility_timeout_s"] == timeout_s
+    assert advised["before_s"] is None
+    assert shell.server.asked.count("PATCH /queues/media") == 1
+
+
+def test_advice_for_messages_without_a_type_is_for_the_queue() -> None:
+    """It is their timeout; types that were counted together as others get nothing of their own."""
+    some, none, rest = (
+        SimpleNamespace(message_type=name, of_queue=False) for name in ("a", None, OTHERS)
+    )
+    whole = SimpleNamespace(message_type=None, of_queue=True)
+    typed = SimpleNamespace(whole=whole, types=(some, none, rest))
+    alone = SimpleNamespace(whole=whole, types=())
+    findings: Any = SimpleNamespace(queues=(typed, alone))
+    assert advice_in(findings, by_type=True) == [some, none, whole]
+    assert advice_in(findings, by_type=False) == [whole, whole]
+
+
+def test_advice_by_type_is_undone(shell: Shell) -> None:
+    """With that of the queue, each in a patch of its own."""
+    rules = {"t": {"visibility_timeout_s": 60}}
+    by_type = {"t": {"visibility_timeout_s": 60, "before_s": None}}
+    queue = a_queue("a", timeouts_by_type=rules, advised_by_type=by_type)
+    shell.server.on("GET", "/queues", {"queues": [queue, a_queue("b")]})
+    shell.server.on("GET", "/queues/a", queue)
+    shell.server.on("PATCH", "/queues/a", a_queue("a"))
+    result = shell("analyze", "--undo", "--yes")
+    assert result.exit_code == 0, result.output
+    expected = {"timeouts_by_type": {"t": None}, "advised_by_type": {"t": None}}
+    assert shell.server.sent == {"settings": expected}
+    assert "a: t" in result.output
+
+
 def test_adaptive_queues_get_bounds(shell: Shell, saved: str) -> None:
     """Around the advice, within the caller's own."""
     adaptive = a_queue("media", adaptive={"floor_s": 5, "cap_s": 3_600})
@@ -190,6 +243,8 @@ def test_undoing_can_be_tried(shell: Shell) -> None:
     [
         (("--apply", "--undo"), "not both"),
         (("--dry-run",), "--dry-run goes with"),
+        (("--by-type",), "--by-type goes with --apply"),
+        (("--by-type", "--apply", "--details", "."), "types that the server knows"),
         (("--floor", "10m", "--cap", "1m"), "--floor"),
         (("--cap", "8d"), "--cap must be 7 days at most"),
         (("--guard", "0"), "--guard must be above 0"),

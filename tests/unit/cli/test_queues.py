@@ -73,6 +73,26 @@ def test_advice_is_shown_with_the_settings(shell: Shell) -> None:
     assert "advised in place of 30 s; 1 % takes longer than 94 s; 2026-01-01T" in output
 
 
+def test_timeouts_by_type_are_shown_with_the_settings(shell: Shell) -> None:
+    """Those set, those chosen by the server with its reason, and advice."""
+    settings = {
+        "timeouts_by_type": {
+            "b": {"adaptive": {"floor_s": 5, "cap_s": 60}},
+            "a*": {"visibility_timeout_s": 600},
+        },
+        "adapted_by_type": {"b": {"visibility_timeout_s": 44, "because": "slow", "at_ms": 1}},
+        "advised_by_type": {"a*": {"because": "1 % takes longer"}},
+        "max_message_timeout_s": 60,
+    }
+    shell.server.on("GET", "/queues/orders", whole_queue(settings=settings))
+    lines = [
+        " ".join(each.split()) for each in shell("queue", "show", "orders").output.splitlines()
+    ]
+    assert "type a* 10 min; advised: 1 % takes longer" in lines
+    assert "type b 44 s (slow), adaptive, 5 s to 1 min" in lines
+    assert "of a message at most 1 min" in lines
+
+
 def test_list_as_json(shell: Shell) -> None:
     """One line of JSON for each queue, with the names of the wire."""
     shell.server.on("GET", "/queues", {"queues": [QUEUE | {"counts": COUNTS}], "next_after": None})
@@ -197,6 +217,12 @@ def test_help_names_what_there_is(shell: Shell) -> None:
     assert shell("queue", "clear", "orders").exit_code == 2
 
 
+TYPES = (
+    "--type-timeout encode.*=10m --type-timeout b=5 --type-adaptive b=5s:1h "
+    "--no-type-timeout c --max-message-timeout 1h"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "patch"),
     [
@@ -229,6 +255,23 @@ def test_help_names_what_there_is(shell: Shell) -> None:
         ),
         ("--adaptive 5:1h", [("adaptive", {"floor_s": 5, "cap_s": 3600})]),
         ("--no-adaptive", [("adaptive", None)]),
+        (
+            TYPES,
+            [
+                (
+                    "timeouts_by_type",
+                    {
+                        "encode.*": {"visibility_timeout_s": 600},
+                        "b": {
+                            "visibility_timeout_s": 5,
+                            "adaptive": {"floor_s": 5, "cap_s": 3600},
+                        },
+                        "c": None,
+                    },
+                ),
+                ("max_message_timeout_s", 3600),
+            ],
+        ),
         ("--not-paused --pause-reason x", [("paused_until_ms", None), ("pause_reason", "x")]),
         (
             "--reset rate --reset backoff",
@@ -277,7 +320,12 @@ def test_reset_all(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "--adaptive 5:9 --no-adaptive", "--reset rate --rate 3", "--reset nonsense"]
+    "words",
+    [
+        *("", "--adaptive 5:9 --no-adaptive", "--reset rate --rate 3", "--reset nonsense"),
+        *("--type-timeout a=soon", "--type-adaptive a=5", "--type-timeout a=5 --no-type-timeout a"),
+        "--type-timeout a=5 --reset type-timeout",
+    ],
 )
 def test_set_mistakes(shell: Shell, words: str) -> None:
     """Nothing to change, and what contradicts itself, is refused before anything is sent."""

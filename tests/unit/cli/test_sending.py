@@ -26,7 +26,8 @@ def test_one_message(shell: Shell) -> None:
     assert result.output.splitlines()[:2] == [f"id       {ID}", "queue    orders"]
     words = (
         "message send orders x --delay 5m --time-to-live never --priority 1 --dedup-key k --type t "
-        "--property a=b --property c=d --traceparent 00-1-2-01 --base64 --json"
+        "--property a=b --property c=d --traceparent 00-1-2-01 --base64 --json "
+        "--visibility-timeout 10m"
     )
     result = shell(*words.split())
     assert json.loads(result.output)["id"] == ID
@@ -40,6 +41,7 @@ def test_one_message(shell: Shell) -> None:
             "type": "t",
             "properties": {"a": "b", "c": "d"},
             "traceparent": "00-1-2-01",
+            "visibility_timeout_s": 600,
         }
     ]
 

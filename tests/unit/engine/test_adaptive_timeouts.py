@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.adaptive import Window
 from leasehold.domain.errors import MessageNotFound
-from leasehold.domain.model import Lease, Outcome
-from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
-from leasehold.engine.maintenance import MAX_FOLLOWED, AdaptiveTimeouts
+from leasehold.domain.model import Detail, Lease, Outcome
+from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings, TypeTimeout
+from leasehold.engine.maintenance import MAX_FOLLOWED, AdaptiveTimeouts, _Followed
 
 from .support import World, put
 
@@ -169,9 +170,9 @@ def test_a_queue_that_does_not_adapt_is_not_watched() -> None:
 
     async def scenario(world: World) -> None:
         adaptive = world.engine.adaptive
-        assert ("a", "queue") in adaptive.windows
+        assert ("a", "queue") in adaptive.watched
         await world.engine.perform(c.SetQueueSettings("a", "queue", QueueSettings()))
-        assert not adaptive.windows
+        assert not adaptive.watched
 
     play(scenario)
 
@@ -180,7 +181,7 @@ def test_leases_followed_are_bounded() -> None:
     """A queue that is received from and never completed does not fill the memory."""
     adaptive = AdaptiveTimeouts(lambda _account, _queue: None)
     for number in range(MAX_FOLLOWED + 10):
-        adaptive._follow(str(number), 0, 0)
+        adaptive._follow(str(number), _Followed(0, 0, Window()))
     assert len(adaptive._followed) == MAX_FOLLOWED
     assert "9" not in adaptive._followed
 
@@ -192,10 +193,100 @@ def test_what_was_seen_of_a_queue_is_forgotten_with_it() -> None:
         lease = await leased(world)
         world.clock.advance(s=9)
         await world.engine.perform(c.Complete(*named(lease)))
-        seen = world.engine.adaptive.windows["a", "queue"]
+        seen = world.engine.adaptive.watched["a", "queue"]
         await world.engine.perform(c.DeleteQueue("a", "queue"))
-        assert not world.engine.adaptive.windows
+        assert not world.engine.adaptive.watched
         await world.engine.perform(c.CreateQueue("a", "queue", {}, ADAPTIVE))
-        assert world.engine.adaptive.windows["a", "queue"] is not seen
+        assert world.engine.adaptive.watched["a", "queue"] is not seen
+
+    play(scenario)
+
+
+# --- by type -----------------------------------------------------------------------------------
+
+
+async def work(world: World, kind: str | None, seconds: float, own_s: int | None = None) -> None:
+    """Do the work on 40 messages of a type, each for so long."""
+    sent = Detail(message_type=kind, visibility_timeout_s=own_s)
+    for _ in range(40):
+        await world.engine.perform(put()._replace(detail=sent))
+        (lease,) = await world.engine.receive(DEFAULT, 0)
+        world.clock.advance(s=seconds)
+        await world.engine.perform(c.Complete(*named(lease)))
+
+
+async def adapted(world: World) -> QueueSettings:
+    """Let the server choose, and return the settings."""
+    await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
+    queue = world.engine.find_queue("a", "queue")
+    assert queue is not None
+    return queue.settings
+
+
+def test_slow_work_of_one_type_lengthens_no_other_timeout() -> None:
+    """Each rule that adapts goes by its own messages, and so does the queue."""
+
+    async def scenario(world: World) -> None:
+        rules = {name: TypeTimeout(adaptive=Adaptive(cap_s=600)) for name in ("slow.*", "quick")}
+        settings = replace(ADAPTIVE, timeouts_by_type=rules)
+        await world.engine.perform(c.SetQueueSettings("a", "queue", settings))
+        await work(world, "slow.a", 9)
+        await work(world, "quick", 3)
+        await work(world, None, 3)
+        found = await adapted(world)
+        assert found.adapted is None
+        assert set(found.adapted_by_type) == {"slow.*"}
+        assert found.lease_of("slow.b", None) > 10
+        assert found.lease_of("quick", None) == found.lease_of(None, None) == 10
+        assert "99 % of the work" in found.adapted_by_type["slow.*"].because
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own_s"),
+    [("fixed", None), ("adapts", 10), (None, 10)],
+    ids=["rule", "own", "typeless"],
+)
+def test_leases_of_a_fixed_length_say_nothing_of_the_others(
+    kind: str | None, own_s: int | None
+) -> None:
+    """Neither those of a rule that does not adapt nor those whose producer named a timeout."""
+
+    async def scenario(world: World) -> None:
+        rules = {
+            "fixed": TypeTimeout(visibility_timeout_s=10),
+            "adapts": TypeTimeout(adaptive=Adaptive()),
+        }
+        settings = replace(ADAPTIVE, timeouts_by_type=rules)
+        await world.engine.perform(c.SetQueueSettings("a", "queue", settings))
+        await work(world, kind, 9, own_s)
+        found = await adapted(world)
+        assert found.adapted is None
+        assert not found.adapted_by_type
+
+    play(scenario)
+
+
+def test_a_type_adapts_where_the_queue_does_not() -> None:
+    """And begins again at the timeout that is set when it stops; what was seen goes with the rule.
+
+    The other way round, other settings keep what was seen.
+    """
+
+    async def scenario(world: World) -> None:
+        rules = {"a": TypeTimeout(visibility_timeout_s=10, adaptive=Adaptive(cap_s=600))}
+        settings = QueueSettings(timeouts_by_type=rules)
+        await world.engine.perform(c.SetQueueSettings("a", "queue", settings))
+        await work(world, "a", 9)
+        other = replace(settings, dedup_window_s=5)
+        await world.engine.perform(c.SetQueueSettings("a", "queue", other))
+        found = await adapted(world)
+        assert found.lease_of("a", None) > 10
+        assert found.lease_of("b", None) == 30
+        fixed = QueueSettings(timeouts_by_type={"a": TypeTimeout(visibility_timeout_s=10)})
+        await world.engine.perform(c.SetQueueSettings("a", "queue", fixed))
+        assert (await adapted(world)).lease_of("a", None) == 10
+        assert not world.engine.adaptive.watched
 
     play(scenario)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from leasehold.advisor.apply import current_of, undo_for
+from leasehold.advisor.apply import current_of, settings_of, undo_for
 from leasehold.advisor.live_summary import Happened, LiveSummary
 from leasehold.client import Client, QueueHandle
 from leasehold.client.errors import LeaseholdClientError
@@ -189,7 +189,7 @@ def test_an_undone_queue_is_left_alone_for_a_day(server: InProcessServer, client
     shop.work(40)
     shop.loop(shop.batch(), 0)
     server.advance(1)
-    undone = undo_for(NAME, current_of(shop.queue.info()))
+    undone = undo_for(NAME, current_of(settings_of(shop.queue.info())))
     shop.queue.update(settings=undone.patch)
     assert shop.timeout_s == 1
     shop.work(40)
@@ -208,7 +208,7 @@ def test_the_undo_leads_to_what_a_person_had_set(server: InProcessServer, client
         shop.work(40)
         shop.loop(shop.batch(), number)
     assert shop.timeout_s == 4
-    undone = undo_for(NAME, current_of(shop.queue.info()))
+    undone = undo_for(NAME, current_of(settings_of(shop.queue.info())))
     shop.queue.update(settings=undone.patch)
     assert shop.timeout_s == 1
 
@@ -256,3 +256,28 @@ def test_late_deletes_end_with_the_change(server: InProcessServer, client: Clien
     rows = shop.batch().collect()
     assert sum(row.done_since for row in rows) == 40
     assert sum(row.late_since for row in rows) == 0
+
+
+def test_types_have_timeouts_of_their_own(server: InProcessServer, client: Client) -> None:
+    """One change for all that need one, told by type, and taken back type by type."""
+    shop = Shop(server, client, by_type=True, at_once=True)
+    shop.work(80)
+    batch = shop.batch()
+    shop.loop(batch, 0)
+    settings = shop.queue.info().settings
+    assert settings.visibility_timeout_s == 1
+    timeouts = {kind: each.visibility_timeout_s for kind, each in settings.timeouts_by_type.items()}
+    assert timeouts.keys() == {"clip", "film"}
+    (told,) = shop.notices()
+    assert {each["type"]: each["new_s"] for each in told["types"]} == timeouts
+    server.advance(30)
+    shop.restarted()(batch, 0)
+    assert shop.queue.info().settings == settings
+    assert len(shop.notices()) == 1
+    for kind in timeouts:
+        undone = undo_for(NAME, current_of(settings_of(shop.queue.info()), kind))
+        shop.queue.update(settings=undone.patch)
+    assert not shop.queue.info().settings.timeouts_by_type
+    shop.work(80)
+    shop.loop(shop.batch(), 1)
+    assert not shop.queue.info().settings.timeouts_by_type, "it is left alone for a day"

@@ -77,6 +77,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         properties: Mapping[str, str] | None = None,
         traceparent: str | None = None,
         group_id: str | None = None,
+        visibility_timeout_s: int | None = None,
     ) -> Sent:
         """Put a message. When this returns it is on disk.
 
@@ -93,13 +94,15 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             properties: Names and values that travel with the body.
             traceparent: W3C trace context, ``00-...``.
             group_id: The message group that it belongs to, 1 to 128 characters.
+            visibility_timeout_s: Lease of receives that name none, 1 to what the queue's setting
+                ``max_message_timeout_s`` allows; None: what is set for its type or the queue.
 
         Raises:
             TypeError: The body is neither str nor bytes.
             OutOfRange: A number is outside its range.
             BodyTooLarge: The body is larger than the server takes.
         """
-        along = dedup_key, type, properties, traceparent, group_id
+        along = dedup_key, type, properties, traceparent, group_id, visibility_timeout_s
         message = NewMessage(body, delay_s, time_to_live_s, priority, *along)
         return answers.only(await self.put_many([message]))
 
@@ -138,8 +141,8 @@ class AsyncQueueHandle(AsyncQueueAdmin):
 
         Args:
             max_messages: 1 to 10,000. Take no more than you can begin to work on at once.
-            visibility_timeout_s: Length of the lease in seconds, 1 to 604,800; None: what is set
-                for the queue.
+            visibility_timeout_s: Length of the leases in seconds, 1 to 604,800; None: each message
+                has its own, which its producer named or which is set for its type or the queue.
             wait_s: Seconds to wait for a first message if there is none, 0 to 60.
             holder: Who you are, for those who look at the message meanwhile.
             session: The session, or its id, that the leases belong to: they end with it. Its
@@ -416,6 +419,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         dedup_key: str | None = None,
         type: str | None = None,  # noqa: A002 - the name on the wire
         group_id: str | None = None,
+        visibility_timeout_s: int | None = None,
     ) -> Sent:
         """Put a message with a large body, which travels as it is and in a request of its own.
 
@@ -423,7 +427,11 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         :meth:`put`.
         """
         numbers = delay_s, time_to_live_s, priority
-        message = NewMessage(body, *numbers, dedup_key, type, group_id=group_id)
+        message = NewMessage(
+            *(body, *numbers, dedup_key, type),
+            group_id=group_id,
+            visibility_timeout_s=visibility_timeout_s,
+        )
         call = calls.put_body(self._path, message)
         return answers.sent_alone(await self._transport.call(call))
 

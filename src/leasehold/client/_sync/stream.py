@@ -427,7 +427,7 @@ class Transaction:
         Args:
             batch: Has a column ``body`` (binary or string), and may have ``queue``, ``delay_s``,
                 ``time_to_live_s``, ``priority``, ``message_type``, ``traceparent``,
-                ``properties``, ``dedup_key`` and ``group_id``.
+                ``properties``, ``dedup_key``, ``group_id`` and ``visibility_timeout_s``.
             queue: The queue of rows that name none.
             part: See :meth:`stage`, like those that follow.
             chunk: See there.

@@ -141,11 +141,15 @@ def _invalid_name(error: domain.InvalidQueueName) -> Fault:
     return Fault("OutOfRangeInput" if error.reason == "length" else "InvalidResourceName")
 
 
+_HEADERS: Final = {"visibility_timeout_s": "x-ms-leasehold-visibility-timeout"}
+"""What a request of this dialect calls fields that the store checks."""
+
+
 def _out_of_range(error: domain.OutOfRange) -> Fault:
     return Fault(
         "OutOfRangeQueryParameterValue",
         (
-            ("QueryParameterName", error.field),
+            ("QueryParameterName", _HEADERS.get(error.field, error.field)),
             ("QueryParameterValue", str(error.value)),
             ("MinimumAllowed", str(error.minimum)),
             ("MaximumAllowed", str(error.maximum)),

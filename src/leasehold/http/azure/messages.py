@@ -26,7 +26,14 @@ from leasehold.domain.commands import (
 )
 from leasehold.domain.errors import BodyTooLarge
 from leasehold.domain.filters import MessageFilter
-from leasehold.domain.limits import MAX_GROUP_ID, MAX_WAIT_S, PRIORITIES, WEEK_S, check_range
+from leasehold.domain.limits import (
+    MAX_GROUP_ID,
+    MAX_WAIT_S,
+    NATIVE,
+    PRIORITIES,
+    WEEK_S,
+    check_range,
+)
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -410,6 +417,7 @@ SESSION: Final = "x-ms-leasehold-session"
 CANCEL: Final = b"x-ms-leasehold-cancel"
 NO_REASON: Final = b"true"
 """What :data:`CANCEL` says if no reason was given."""
+OWN_TIMEOUT: Final = "x-ms-leasehold-visibility-timeout"
 TRACEPARENT: Final = "traceparent"
 DUPLICATE: Final = (b"x-ms-leasehold-duplicate", b"true")
 NEXT_MARKER: Final = b"x-ms-leasehold-next-marker"
@@ -427,7 +435,10 @@ WAITING: Final = MessageFilter(
 )
 """What ``include=invisible`` lists: all that the queue itself holds."""
 
-_EXTRAS: Final = (TRACEPARENT, DEDUP_KEY, GROUP_ID, MESSAGE_TYPE, PRIORITY, PROPERTIES)
+_EXTRAS: Final = (
+    *(TRACEPARENT, DEDUP_KEY, GROUP_ID, MESSAGE_TYPE, PRIORITY, PROPERTIES),
+    OWN_TIMEOUT,
+)
 _MAX_CHARS: Final = 1024
 _MAX_PROPERTIES_CHARS: Final = 8192
 
@@ -437,7 +448,7 @@ def read_extras(headers: Mapping[str, str]) -> tuple[Detail, int]:
 
     Raises:
         Fault: A header is too long, or the properties are not a JSON object of strings.
-        OutOfRange: The priority is not 1 to 16.
+        OutOfRange: The priority is not 1 to 16, or no lease can be as long as asked for.
     """
     for name in _EXTRAS:
         if name in headers:
@@ -449,12 +460,17 @@ def read_extras(headers: Mapping[str, str]) -> tuple[Detail, int]:
     if priority:
         level = whole_number(PRIORITY, priority)
         check_range(PRIORITY, level, PRIORITIES)
+    own_s = None
+    if headers.get(OWN_TIMEOUT):
+        own_s = whole_number(OWN_TIMEOUT, headers[OWN_TIMEOUT])
+        check_range(OWN_TIMEOUT, own_s, NATIVE.lease_s)
     detail = Detail(
         properties=_properties(headers.get(PROPERTIES)),
         message_type=_short(headers, MESSAGE_TYPE),
         traceparent=_short(headers, TRACEPARENT),
         dedup_key=_short(headers, DEDUP_KEY),
         group_id=_group(headers.get(GROUP_ID)),
+        visibility_timeout_s=own_s,
     )
     return NO_DETAIL if detail == NO_DETAIL else detail, level
 

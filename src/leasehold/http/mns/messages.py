@@ -26,7 +26,7 @@ from leasehold.domain.commands import (
     Result,
 )
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, ReceiptMalformed, Unavailable
-from leasehold.domain.limits import MAX_GROUP_ID, MNS, check_body
+from leasehold.domain.limits import MAX_GROUP_ID, MNS, NATIVE, check_body
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -429,6 +429,9 @@ def _sent(result: Result | Fault, entry: _Entry, *, brief: bool = False) -> byte
 USER: Final = "UserProperties"
 SYSTEM: Final = "SystemProperties"
 GROUP: Final = "MessageGroupId"
+MESSAGE_TYPE: Final = "leasehold-type"
+OWN_TIMEOUT: Final = "leasehold-visibility-timeout"
+"""User properties that say, besides, of which type a message is and how long its leases are."""
 MAX_BYTES: Final = 8_192
 """All names and values together; our own, and the native API's."""
 
@@ -446,12 +449,14 @@ _IS_GROUP: Final = "group"
 """Of a property that is the message group: so it was kept until 0.1."""
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST_TRACEPARENT: Final = 1_024
+_LONGEST_TYPE: Final = 1_024
 
 
 def read_detail(fields: Mapping[str, Element]) -> Detail:
     """Return what a message brings besides its body.
 
     Raises:
+        OutOfRange: No lease can be as long as asked for.
         Fault: A property is not complete, has a value that is not of its type, or is repeated; a
             system property is not known; or all together are too large.
     """
@@ -484,9 +489,21 @@ def read_detail(fields: Mapping[str, Element]) -> Detail:
     return Detail(
         properties=properties,
         property_types=types,
+        message_type=_type_in(properties),
         traceparent=traceparent,
         group_id=group or None,
+        visibility_timeout_s=None
+        if OWN_TIMEOUT not in properties
+        else whole_number(OWN_TIMEOUT, properties[OWN_TIMEOUT], NATIVE.lease_s),
     )
+
+
+def _type_in(properties: Mapping[str, str]) -> str | None:
+    """Return the message type that a user property names."""
+    kind = properties.get(MESSAGE_TYPE) or None
+    if kind is not None and len(kind) > _LONGEST_TYPE:
+        raise invalid_argument(f"The {MESSAGE_TYPE} has more than {_LONGEST_TYPE} characters.")
+    return kind
 
 
 def _entries(group: Element | None, name: str) -> list[tuple[str, str, str]]:

@@ -105,6 +105,7 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> wire.Vie
         traceparent=detail.traceparent,
         dedup_key=detail.dedup_key,
         group_id=detail.group_id,
+        visibility_timeout_s=detail.visibility_timeout_s,
         first_visible_at_ms=first_visible_ms(message),
         last_visible_at_ms=message.visible_since_ms or None,
         lease=_show_lease(message) if is_leased else None,

@@ -212,6 +212,7 @@ _COLUMNS: Final = {
     _MAPS: (_PROPERTIES,),
     "dedup_key": _TEXT,
     "group_id": _TEXT,
+    "visibility_timeout_s": _WHOLE,
 }
 """Columns that are taken, and their types. Views, dictionaries and runs are not among them: with
 these a small request could stand for a large one."""
@@ -426,16 +427,18 @@ class _Rows:
         self._check("dedup_key", keys, short_text)
         groups = self._values("group_id")
         self._check("group_id", groups, partial(short_text, limit=MAX_GROUP_ID))
+        own_s = self._values("visibility_timeout_s")
+        self._check("visibility_timeout_s", own_s, _check_timeout)
         properties = self._properties()
-        if not (kinds or traces or properties or keys or groups):
+        if not (kinds or traces or properties or keys or groups or own_s):
             return self._all(reader.along)
         none = self._all(None)
-        made: dict[tuple[str | None, ...], Detail] = {(None, None, None): reader.along}
+        made: dict[tuple[str | int | None, ...], Detail] = {(None,) * 4: reader.along}
         details = []
-        columns = (each or none for each in (kinds, traces, properties, keys, groups))
-        for kind, trace, named, key, group in zip(*columns, strict=True):
+        columns = (each or none for each in (kinds, traces, properties, keys, groups, own_s))
+        for kind, trace, named, key, group, timeout_s in zip(*columns, strict=True):
             alone = named or key is not None
-            detail = None if alone else made.get((kind, trace, group))
+            detail = None if alone else made.get((kind, trace, group, timeout_s))
             if detail is None:
                 detail = Detail(
                     properties=named or {},
@@ -443,9 +446,10 @@ class _Rows:
                     traceparent=trace or reader.along.traceparent,
                     dedup_key=key,
                     group_id=group,
+                    visibility_timeout_s=timeout_s,
                 )
                 if not alone:
-                    made[kind, trace, group] = detail
+                    made[kind, trace, group, timeout_s] = detail
             details.append(detail)
         return details
 
@@ -459,6 +463,10 @@ class _Rows:
             refused.problem.field = self._place(_MAPS, len(found))
             raise
         return found
+
+
+def _check_timeout(place: str, value: int) -> None:
+    within(place, value, NATIVE.lease_s)
 
 
 def _properties_in(batch: pa.RecordBatch) -> int:

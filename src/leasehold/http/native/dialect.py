@@ -268,8 +268,9 @@ async def explain_code(call: Call) -> Response:
 # Bodies as they are: put in one request, read in another, without JSON around them.
 
 
+OWN_TIMEOUT: Final = "visibility_timeout_s"
 PUT_PARAMS: Final = frozenset(
-    {"delay_s", "time_to_live_s", "priority", "type", "dedup_key", "group_id"}
+    {"delay_s", "time_to_live_s", "priority", "type", "dedup_key", "group_id", OWN_TIMEOUT}
 )
 
 _BYTES: Final = b"application/octet-stream"
@@ -301,9 +302,15 @@ async def put(call: Call) -> Response:
     key = short_text("dedup_key", params.get("dedup_key") or None)
     group = short_text("group_id", params.get("group_id") or None, MAX_GROUP_ID)
     along = trace_of(call)
-    if kind is not None or key is not None or group is not None:
-        trace = along.traceparent
-        along = Detail(message_type=kind, dedup_key=key, traceparent=trace, group_id=group)
+    own_s = param_int(call, OWN_TIMEOUT, NATIVE.lease_s)
+    if any(each is not None for each in (kind, key, group, own_s)):
+        along = Detail(
+            message_type=kind,
+            dedup_key=key,
+            traceparent=along.traceparent,
+            group_id=group,
+            visibility_timeout_s=own_s,
+        )
     command = Put(
         call.account,
         call.queue,

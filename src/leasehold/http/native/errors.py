@@ -353,6 +353,8 @@ def item_problem(error: domain.LeaseholdError) -> Problem:
     """Translate the error of one item of a batch; the field is named as within the item."""
     found = problem_of(error)
     found.field = _ITEM_MEMBERS.get(type(error), "")
+    if isinstance(error, domain.OutOfRange):
+        found.field = f".{error.field}"
     return found
 
 

@@ -348,6 +348,7 @@ def read_put(
         or item.properties
         or item.traceparent is not None
         or item.group_id is not None
+        or item.visibility_timeout_s is not None
     ):
         along = _detail_of(item, along.traceparent)
     return body, delay_s, life_s, along, priority
@@ -370,7 +371,19 @@ def _detail_of(item: PutItem, trace: str | None) -> Detail:
         traceparent=own or trace,
         dedup_key=short_text("dedup_key", item.dedup_key),
         group_id=short_text("group_id", item.group_id, MAX_GROUP_ID),
+        visibility_timeout_s=own_timeout(item.visibility_timeout_s),
     )
+
+
+def own_timeout(seconds: int | None) -> int | None:
+    """Return the visibility timeout that a producer asks for; what is too much the store says.
+
+    Raises:
+        Refused: No lease is so long or so short.
+    """
+    if seconds is None:
+        return None
+    return within("visibility_timeout_s", seconds, NATIVE.lease_s)
 
 
 def check_trace(field: str, trace: str) -> None:

@@ -147,7 +147,8 @@ async def receive(call: Call) -> Response:
         queue = call.services.find_queue(call.account, call.queue)
         if queue is not None and queue.settings.is_paused(call.now_ms):
             return call.reply(ReceivedMessages((), paused=True))
-    return call.reply(ReceivedMessages(await in_portions(_show_received, leases)))
+    show = _show_received if lease_s is not None else _show_with_length
+    return call.reply(ReceivedMessages(await in_portions(show, leases)))
 
 
 def _group_of(request: ReceiveRequest) -> str | None:
@@ -227,6 +228,13 @@ def _show_received(lease: Lease) -> Received:
     saved = message.detail.saved
     if saved is not None:
         shown.saved = msgspec.Raw(saved)
+    return shown
+
+
+def _show_with_length(lease: Lease) -> Received:
+    """Show a message whose receiver cannot know how long its lease is."""
+    shown = _show_received(lease)
+    shown.lease_s = (lease.message.visible_at_ms - lease.message.since_ms) // 1000
     return shown
 
 

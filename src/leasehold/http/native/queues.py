@@ -37,8 +37,10 @@ from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
     MAX_IN_FLIGHT,
     MAX_NAMED_GROUPS,
+    MAX_TYPE_RULES,
     MAX_WEIGHT,
     POISON_SUFFIX,
+    PREFIX_END,
     Adaptive,
     Advised,
     Backoff,
@@ -46,6 +48,7 @@ from leasehold.domain.queue_settings import (
     GroupSettings,
     MnsAttributes,
     QueueSettings,
+    TypeTimeout,
     has_room_for_poison,
 )
 from leasehold.http.native.call import (
@@ -256,7 +259,8 @@ async def _reply_changed(call: Call, before: Queue) -> Response:
     after = await get_queue(call)
     metadata = before.metadata if before.metadata != after.metadata else None
     settings = merge_patch(show_settings(after.settings), show_settings(before.settings))
-    settings.pop(_READ_ONLY, None)
+    for name in _READ_ONLY:
+        settings.pop(name, None)
     if not settings and metadata is None:
         return call.reply(_show(after))
     previous = wire.Before(settings=settings or None, metadata=metadata)
@@ -359,7 +363,8 @@ def _show_policies(queue: Queue) -> wire.Policies:
 ROOT: Final = "$.settings"
 MAX_METADATA_BYTES: Final = 8_192
 
-_READ_ONLY: Final = "adapted"
+_READ_ONLY: Final = frozenset({"adapted", "adapted_by_type"})
+_BY_TYPE: Final = ("timeouts_by_type", "advised_by_type")
 
 
 def _ranges_of(kind: type[msgspec.Struct]) -> dict[str, tuple[float, float]]:
@@ -382,6 +387,7 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
     Advised: _ranges_of(wire.Advised),
     MnsAttributes: _ranges_of(wire.MnsAttributes),
     GroupSettings: _ranges_of(wire.GroupSettings),
+    TypeTimeout: _ranges_of(wire.TypeTimeout),
 }
 """The values allowed, both ends included; None is allowed besides where it is the default."""
 
@@ -394,6 +400,11 @@ _PARTS: Final[Mapping[str, type]] = {
     f"{ROOT}.mns": MnsAttributes,
     f"{ROOT}.groups": GroupSettings,
 }
+_MAPPED: Final[Mapping[str, Mapping[str, type]]] = {
+    f"{ROOT}.timeouts_by_type": {"": TypeTimeout, "adaptive": Adaptive},
+    f"{ROOT}.advised_by_type": {"": Advised},
+}
+"""Settings whose members a caller names, and the parts in each of these."""
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
 _HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
@@ -412,11 +423,12 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
             another one.
     """
     plain = show_settings(settings)
-    del plain[_READ_ONLY]
+    for name in _READ_ONLY:
+        del plain[name]
     # It is shown, so it may come back when a client sends what it was shown.
-    patch = {name: patch[name] for name in patch if name != _READ_ONLY}
+    patch = {name: patch[name] for name in patch if name not in _READ_ONLY}
     for path, part in _parts_of(patch):
-        _refuse_unknown(path, part, _PARTS[path])
+        _refuse_unknown(path, part, _kind_of(path))
     merged = _merge(plain, patch)
     try:
         result = msgspec.convert(merged, QueueSettings)
@@ -433,7 +445,7 @@ def given_paths(patch: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (name, *path)
         for name, value in patch.items()
-        if name != _READ_ONLY
+        if name not in _READ_ONLY
         for path in (given_paths(value) if isinstance(value, dict) and value else ((),))
     )
 
@@ -469,9 +481,23 @@ def _parts_of(settings: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     waiting = [(ROOT, settings)]
     while waiting:
         path, value = waiting.pop()
-        if path in _PARTS and isinstance(value, dict):
+        if not isinstance(value, dict):
+            continue
+        if _kind_of(path) is not None:
             yield path, value
+        if _kind_of(path) is not None or path in _MAPPED:
             waiting.extend((f"{path}.{name}", each) for name, each in value.items())
+
+
+def _kind_of(path: str) -> type | None:
+    """Return the type of the part of the settings at a place; None if there is no part."""
+    for mapping, kinds in _MAPPED.items():
+        rest = path.removeprefix(f"{mapping}.")
+        if rest != path:
+            # A name can have dots.
+            inner = next((name for name in kinds if name and rest.endswith(f".{name}")), "")
+            return kinds[inner]
+    return _PARTS.get(path)
 
 
 def _refuse_unknown(path: str, part: Mapping[str, Any], kind: Any) -> None:
@@ -493,10 +519,9 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
         short_text(f"{ROOT}.pause_reason", settings.pause_reason)
     if settings.advised is not None and settings.advised.because:
         short_text(f"{ROOT}.advised.because", settings.advised.because)
-    adaptive = settings.adaptive
-    if adaptive is not None and adaptive.floor_s > adaptive.cap_s:
-        field = f"{ROOT}.adaptive.floor_s"
-        raise out_of_range(field, adaptive.floor_s, (NATIVE.lease_s[0], adaptive.cap_s))
+    _check_bounds(ROOT, settings.adaptive)
+    for member in _BY_TYPE:
+        _check_rules(f"{ROOT}.{member}", getattr(settings, member))
     policy = settings.failure_policy
     if policy is not None:
         _check_poison_queue(queue, policy.poison_queue)
@@ -509,6 +534,29 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
         _check_named(
             f"{ROOT}.groups.rate_per_s_of", rates, wire.MAX_RECEIVES_PER_S, wire.MIN_RECEIVES_PER_S
         )
+
+
+def _check_bounds(path: str, adaptive: Adaptive | None) -> None:
+    if adaptive is not None and adaptive.floor_s > adaptive.cap_s:
+        field = f"{path}.adaptive.floor_s"
+        raise out_of_range(field, adaptive.floor_s, (NATIVE.lease_s[0], adaptive.cap_s))
+
+
+def _check_rules(field: str, rules: Mapping[str, TypeTimeout | Advised]) -> None:
+    """Check what is set by message type."""
+    if len(rules) > MAX_TYPE_RULES:
+        raise out_of_range(field, len(rules), (0, MAX_TYPE_RULES), "The figures are types.")
+    for name, rule in rules.items():
+        short_text(field, name)
+        if not name or PREFIX_END in name[:-1]:
+            detail = f"A name is a message type, or a prefix of types with {PREFIX_END} at its end."
+            raise invalid(field, detail, value=name)
+        path = f"{field}.{name}"
+        _check_ranges(path, rule)
+        if isinstance(rule, TypeTimeout):
+            _check_bounds(path, rule.adaptive)
+        elif rule.because:
+            short_text(f"{path}.because", rule.because)
 
 
 def _check_delay(attributes: MnsAttributes | None) -> None:

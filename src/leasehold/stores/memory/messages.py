@@ -21,6 +21,7 @@ from leasehold.domain.model import (
     expiry_of,
     fitting,
     make_message_id,
+    own_timeout_refusal,
     put_refusal,
     read_receipt,
 )
@@ -58,6 +59,8 @@ class MessageHandlers:
             return first
         expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
         refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
+        own_s = command.detail.visibility_timeout_s
+        refusal = refusal or own_timeout_refusal(own_s, table.queue.settings)
         if refusal:
             raise refusal
         row_key, message = self.make(command)
@@ -92,10 +95,13 @@ class MessageHandlers:
             holder = self._sessions.receive(command.account, command.session)
         if command.group is not None:
             check_hold(table.holds.get(command.group), command.session)
-        lease_s = command.visibility_timeout_s
-        lease_s = table.queue.settings.lease_s() if lease_s is None else lease_s
+        settings = table.queue.settings
         taken: list[Lease] = []
         for row_key, message in self._taking.take(table, command.limit, group=command.group):
+            lease_s = command.visibility_timeout_s
+            if lease_s is None:
+                sent = message.detail
+                lease_s = settings.lease_of(sent.message_type, sent.visibility_timeout_s)
             leased = after_receive(message, now_ms, lease_s, holder, command.session)
             taken.append(tables.keep(table, row_key, leased))
             tables.note(EventType.RECEIVED, table, leased)
@@ -219,9 +225,11 @@ class MessageHandlers:
         now_ms = self._tables.now_ms
         refusal = None
         if isinstance(command, c.Put):
-            self._tables.get(command.account, command.queue)
+            settings = self._tables.get(command.account, command.queue).queue.settings
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
+            own_s = command.detail.visibility_timeout_s
+            refusal = refusal or own_timeout_refusal(own_s, settings)
         else:
             table, _, message = self._tables.acting(command)
             if isinstance(command, c.Renew):

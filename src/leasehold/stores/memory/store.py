@@ -30,6 +30,7 @@ from leasehold.domain.model import (
     Queue,
     differences_where_given,
     same_metadata,
+    with_adapted,
     with_settings,
 )
 from leasehold.domain.visibility import is_expired
@@ -191,9 +192,8 @@ class MemoryStore:
 
     def _set_adapted(self, command: c.SetAdapted) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        settings = replace(held.queue.settings, adapted=command.adapted)
         since = self._tables.log.reached
-        self._tables.change(held, replace(held.queue, settings=settings))
+        self._tables.change(held, with_adapted(held.queue, command.adapted, command.rule))
         self._tables.log.sign(since, SERVER)
         return c.DONE
 

@@ -42,8 +42,8 @@ class TransactionHandlers:
         if rules.check_chunk(part.chunks, command.chunk):
             return st.Staged(len(part.rows), part.chunks, duplicate=True)
         for put in command.puts:
-            tables.get(command.account, put.queue)
-            rules.check_put(put, now_ms)
+            table = tables.get(command.account, put.queue)
+            rules.check_put(put, table.queue.settings, now_ms)
         for put in command.puts:
             row_key, message = self._messages.make(put)
             part.rows[row_key] = Row(put.queue, message)

@@ -43,6 +43,7 @@ from leasehold.domain.model import (
     read_place,
     row_key_of,
     same_metadata,
+    with_adapted,
     with_settings,
 )
 from leasehold.domain.visibility import (
@@ -709,9 +710,8 @@ class QueueHandlers:
     def set_adapted(self, command: c.SetAdapted, _now_ms: int) -> c.Result:
         """Set the visibility timeout that the server has chosen."""
         entry = self._state.catalog.get(command.account, command.queue)
-        settings = replace(entry.queue.settings, adapted=command.adapted)
         since = self._state.log.reached
-        self._keep_settings(entry, replace(entry.queue, settings=settings))
+        self._keep_settings(entry, with_adapted(entry.queue, command.adapted, command.rule))
         self._state.log.sign(since, SERVER)
         return c.DONE
 

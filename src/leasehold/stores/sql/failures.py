@@ -18,6 +18,7 @@ from leasehold.domain.model import (
     Outcome,
     Queue,
     expiry_of,
+    own_timeout_refusal,
     put_refusal,
 )
 from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
@@ -127,9 +128,11 @@ class FailureHandlers:
         """Raise what a command would be refused with."""
         refusal = None
         if isinstance(command, c.Put):
-            self._state.catalog.get(command.account, command.queue)
+            settings = self._state.catalog.get(command.account, command.queue).queue.settings
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
+            own_s = command.detail.visibility_timeout_s
+            refusal = refusal or own_timeout_refusal(own_s, settings)
         else:
             entry, _, message, _ = self.judge(command, now_ms)
             if isinstance(command, c.Renew):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
-from leasehold.domain.commands import Receive
 from leasehold.domain.errors import (
     LeaseholdError,
     LeaseLost,
@@ -28,6 +27,7 @@ from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
+    Detail,
     Lease,
     Message,
     Outcome,
@@ -39,10 +39,12 @@ from leasehold.domain.model import (
     id_to_blob,
     issue_receipt,
     make_id_blob,
+    own_timeout_refusal,
     put_refusal,
     read_receipt,
     row_key_of,
 )
+from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.visibility import (
     after_lapse,
     after_receive,
@@ -63,6 +65,7 @@ from leasehold.stores.sql.rows import (
     Judge,
     Kept,
     Row,
+    SessionBook,
     detail_of,
     free_group,
     kept_in,
@@ -79,13 +82,26 @@ _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""
 
 
+_Leased: TypeAlias = tuple[int, int, int, int, str | None, int]
+"""What the statement ``lease`` writes: end of the lease, count, fence, now, holder, row key."""
+
+
 class _Terms(NamedTuple):
     """What is the same for all leases of one receive."""
 
     now_ms: int
     lease_s: int
+    """Of messages that have no own timeout, and of types without a rule."""
     holder: str | None
     session: str | None
+    settings: QueueSettings | None
+    """Those of the queue; None if the receive names the length of its leases."""
+
+    def lease_of(self, detail: Detail) -> int:
+        """Return the length of the lease of one message."""
+        if self.settings is None or detail is NO_DETAIL:
+            return self.lease_s
+        return self.settings.lease_of(detail.message_type, detail.visibility_timeout_s)
 
 
 class MessageHandlers:
@@ -125,6 +141,9 @@ class MessageHandlers:
                     continue
             expires_at_ms = expiry_of(now_ms, time_to_live_s)
             refusal = put_refusal(now_ms, delay_s, expires_at_ms)
+            if refusal is None and detail.visibility_timeout_s is not None:
+                own_s = detail.visibility_timeout_s
+                refusal = own_timeout_refusal(own_s, entry.queue.settings)
             if refusal is not None:
                 results.append(refusal)
                 continue
@@ -229,11 +248,12 @@ class MessageHandlers:
             if isinstance(holder, LeaseholdError):
                 results.append(holder)
                 continue
-            lease_s = command.visibility_timeout_s
+            lease_s, settings = command.visibility_timeout_s, None
             if lease_s is None:
-                lease_s = entry.queue.settings.lease_s()
+                settings = entry.queue.settings
+                lease_s = settings.lease_s()
             taken = rows[start : start + command.limit]
-            lease = _Terms(now_ms, lease_s, holder, command.session)
+            lease = _Terms(now_ms, lease_s, holder, command.session, settings)
             results.append(self._lease(entry, taken, lease, updates))
             start += command.limit
         state.cursor.executemany(state.sql["lease"], updates)
@@ -264,10 +284,10 @@ class MessageHandlers:
         if not rows:
             return ()
         state = self._state
-        now_ms, lease_s, holder, session = terms
-        visible_at_ms = now_ms + lease_s * 1000
+        now_ms, lease_s, holder, session, _ = terms
+        usual_ms, alike = now_ms + lease_s * 1000, True
         leases = []
-        first: list[tuple[object, ...]] = []
+        first: list[_Leased] = []
         timeline, turns = entry.timeline, entry.turns
         log = state.log
         for row in rows:
@@ -275,18 +295,22 @@ class MessageHandlers:
                 row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body,
                 phase, _, _, _, _, detail, lane, _, saved,
             ) = row  # fmt: skip
+            visible_at_ms = usual_ms
             if count or session is not None:
                 message = self._lease_again(entry, row, terms)
+                visible_at_ms = message.visible_at_ms
                 if lane & PARTITION_MASK != entry.partition:
                     leases.append(
                         Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1))
                     )
                     continue  # counted with its claim
             else:
-                first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 priority, along = DEFAULT_PRIORITY, NO_DETAIL
                 if detail is not None or lane != entry.partition or saved is not None:
                     priority, along = priority_of(lane), detail_of(detail, saved)
+                    visible_at_ms = now_ms + terms.lease_of(along) * 1000
+                    alike = alike and visible_at_ms == usual_ms
+                first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 message = Message(
                     id_from_blob(blob),
                     body,
@@ -310,23 +334,40 @@ class MessageHandlers:
             if turns is not None:
                 turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
-        if len(first) >= statements.SET_WISE:
-            keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
-            state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
-        else:
+        if len(first) < statements.SET_WISE:
             updates += first
+        else:
+            self._lease_at_once(first, usual_ms if alike else None)
         for each in entry.lanes:
             each.leased_since(now_ms)
         return tuple(leases)
 
+    def _lease_at_once(self, rows: Sequence[_Leased], end_ms: int | None) -> None:
+        """Write the leases of one receive with one statement for each moment they end at.
+
+        Args:
+            rows: What to write.
+            end_ms: That moment, if it is the same for all.
+        """
+        state = self._state
+        _, _, _, now_ms, holder, _ = rows[0]
+        if end_ms is not None:
+            keys = state.keys_of([bounds[5] for bounds in rows])
+            state.cursor.execute(state.sql["lease_many"], (end_ms, now_ms, holder, keys))
+            return
+        for moment_ms in {bounds[0] for bounds in rows}:
+            keys = state.keys_of([bounds[5] for bounds in rows if bounds[0] == moment_ms])
+            state.cursor.execute(state.sql["lease_many"], (moment_ms, now_ms, holder, keys))
+
     def _lease_again(self, entry: Entry, row: Row, terms: _Terms) -> Message:
         """Lease a message that was received before, or is received by a session."""
         state, log = self._state, self._state.log
-        now_ms, lease_s, holder, session = terms
+        now_ms, _, holder, session, _ = terms
         row_key, before = Cell.row_key(row), message_of(row)
         message = after_lapse(before, now_ms)
         if message is not before:
             log.add(EventType.LAPSED, entry, message)
+        lease_s = terms.lease_of(message.detail)
         message = after_receive(message, now_ms, lease_s, holder, session)
         held = state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
         if held is not None:
@@ -744,25 +785,3 @@ def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
             message.inserted_at_ms + window_s * 1000,
         )
         state.cursor.execute(state.sql["keep_key"], bounds)
-
-
-# --- sessions book -----------------------------------------------------------------------------
-#
-# What the verbs on messages ask of sessions.
-
-
-class SessionBook(Protocol):
-    """Knows the sessions of a store."""
-
-    def receives(self, command: Receive, now_ms: int) -> str:
-        """Return the holder of the session that receives, which is alive from now on.
-
-        Raises:
-            SessionNotFound: There is no such session.
-            SessionOver: It is over.
-        """
-        ...
-
-    def renewed(self, message: Message, now_ms: int) -> None:
-        """Note that a lease of a session was renewed."""
-        ...

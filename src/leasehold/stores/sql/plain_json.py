@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -140,10 +140,15 @@ def _writer(hint: Any) -> _Write:
         write = _writer(inside[0])
         return arrange if write is None else lambda values: arrange(map(write, values))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return dict
+        write_each = _writer(inside[1])
+        return dict if write_each is None else partial(_write_each, write_each)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return attrgetter("value")
     return to_plain if dataclasses.is_dataclass(hint) else None
+
+
+def _write_each(write: Callable[[Any], Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: write(each) for name, each in values.items()}
 
 
 @cache
@@ -162,6 +167,9 @@ def _reader(hint: Any) -> Any:
     if origin in {tuple, frozenset}:
         read = _reader(inside[0])
         return lambda plain: origin(read(each) for each in plain)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        read = _reader(inside[1])
+        return lambda plain: {name: read(each) for name, each in plain.items()}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if dataclasses.is_dataclass(hint):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
@@ -132,6 +132,23 @@ class Kept(NamedTuple):
 
 Judge: TypeAlias = Callable[[c.Renew | c.Complete | c.Release, int], Kept]
 """Returns the message that a receipt acts on, or raises why it may not act."""
+
+
+class SessionBook(Protocol):
+    """Knows the sessions of a store, for the verbs on messages."""
+
+    def receives(self, command: c.Receive, now_ms: int) -> str:
+        """Return the holder of the session that receives, which is alive from now on.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            SessionOver: It is over.
+        """
+        ...
+
+    def renewed(self, message: Message, now_ms: int) -> None:
+        """Note that a lease of a session was renewed."""
+        ...
 
 
 def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = None) -> None:

@@ -437,8 +437,8 @@ class StagedRows:
             if share is None or queue != of:
                 share, of = self._share(queue), queue
             times = checked.get((delay_s, time_to_live_s))
-            if times is None:
-                rules.check_put(put, now_ms)
+            if times is None or detail.visibility_timeout_s is not None:
+                rules.check_put(put, share.entry.queue.settings, now_ms)
                 phase = Phase.DELAYED if delay_s else Phase.WAITING
                 times = now_ms + delay_s * _SHIFT_MS, expiry_of(now_ms, time_to_live_s), phase
                 checked[delay_s, time_to_live_s] = times

@@ -90,6 +90,7 @@ MNS: Final = Capabilities(
 _BAD_VALUE: Final = "InvalidArgument"
 _MAX_DELETE: Final = 16
 _MAX_DELAY_S: Final = 604_800
+_SAME_MS: Final = 1000
 _FRESH_S: Final = 60.0
 """How long the queue's own visibility timeout is taken for known."""
 
@@ -198,10 +199,18 @@ class MnsQueue(TextAdapter):
                 if error.type != NO_MESSAGE:
                     raise
                 return []
+        if own_lease_s != visibility_timeout_s:
+            sure = set[str]()
+        else:
+            sure = _of_length(found, visibility_timeout_s)
         deliveries = [self._delivery(each) for each in found]
-        if own_lease_s == visibility_timeout_s:
-            return deliveries
-        return self._with_lease(deliveries, visibility_timeout_s)
+        others = [each for each in deliveries if each.message_id not in sure]
+        changed = {each.message_id: each for each in self._with_lease(others, visibility_timeout_s)}
+        return [
+            changed.get(each.message_id, each)
+            for each in deliveries
+            if each.message_id in sure or each.message_id in changed
+        ]
 
     def _with_lease(self, deliveries: list[Delivery], visibility_timeout_s: int) -> list[Delivery]:
         """Return those whose leases could be given the length that was asked for."""
@@ -564,3 +573,18 @@ def _is_over(sock: socket.socket) -> bool:
     """Return whether the other end has closed an idle connection: nothing else can be there."""
     readable, _, _ = select.select([sock], [], [], 0)
     return bool(readable)
+
+
+def _of_length(found: Sequence[Any], lease_s: int) -> set[str]:
+    """Return the ids of messages of one receive whose leases surely have a length.
+
+    A server may give messages timeouts of their own, by type for one. When the receive was, by the
+    clock of the service, is told by messages that were delivered for the first time only.
+    """
+    first = [int(each.first_dequeue_time) for each in found if int(each.dequeue_count) == 1]
+    if not first:
+        return set()
+    end_ms = first[0] + lease_s * 1000
+    return {
+        each.message_id for each in found if abs(int(each.next_visible_time) - end_ms) < _SAME_MS
+    }

@@ -34,6 +34,7 @@ from leasehold.worker.adapters.envelope import (
 )
 from leasehold.worker.adapters.fallbacks import Adapter, life_s, request_timeout_s
 from leasehold.worker.adapters.protocol import (
+    AS_SET,
     BodyTooLarge,
     Capabilities,
     Delivery,
@@ -73,6 +74,7 @@ LEASEHOLD: Final = Capabilities(
     saves="beside",
     counts_returns=True,
     counts_failures=True,
+    tells_lengths=True,
     tells_order=True,
 )
 """What the native API can do."""
@@ -160,7 +162,9 @@ class NativeQueue(Adapter):
         Raises:
             LeaseGone: The session is over.
         """
-        self._check_lease(visibility_timeout_s)
+        named_s = None if visibility_timeout_s == AS_SET else visibility_timeout_s
+        if named_s is not None:
+            self._check_lease(named_s)
         under = None
         if session is not None:
             if not isinstance(session, NativeSession):
@@ -169,16 +173,18 @@ class NativeQueue(Adapter):
         try:
             found = self._queue.receive(
                 min(max_messages, LEASEHOLD.max_receive),
-                visibility_timeout_s=visibility_timeout_s,
+                visibility_timeout_s=named_s,
                 wait_s=min(wait_s, LEASEHOLD.max_wait_s),
                 holder=holder,
                 session=under,
             )
         except (LeaseholdClientError, RuntimeError) as error:
             raise queue_error(error) from None
-        return [self._delivery(each, visibility_timeout_s) for each in found]
+        return [self._delivery(each, named_s) for each in found]
 
-    def _delivery(self, message: ReceivedMessage, lease_s: int) -> Delivery:
+    def _delivery(self, message: ReceivedMessage, named_s: int | None) -> Delivery:
+        # A server of before that does not tell is believed to give the shortest there is.
+        lease_s = named_s or message.lease_s or LEASEHOLD.min_lease_s
         body, problem, saved = message.body, None, None
         if self._form is not None or _MARKER in body:
             form = self._form or EnvelopeForm()
@@ -209,6 +215,7 @@ class NativeQueue(Adapter):
             traceparent=message.traceparent,
             group_id=message.group_id,
             saved=saved,
+            lease_s=lease_s if named_s is None else None,
         )
 
     # --- settling ----------------------------------------------------------------------------

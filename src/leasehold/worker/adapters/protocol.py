@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 GivenBack: TypeAlias = Literal["failed", "interrupted", "returned"]
 """Why a message is given back: the work went wrong; the worker has to stop; nobody began."""
@@ -56,6 +56,12 @@ class Capabilities:
     tells_order: bool = False
     """The service says whether it hands groups out in order: the client has a method
     ``group_order``, see :class:`TellsOrder`."""
+    tells_lengths: bool = False
+    """A receive may ask for leases :data:`AS_SET`; each delivery tells how long its lease is."""
+
+
+AS_SET: Final = 0
+"""In place of the length of leases: what the service has set for each message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ class Delivery:
     """The message group that it belongs to."""
     saved: Saved | None = None
     """What the last holder saved."""
+    lease_s: int | None = None
+    """Length of the lease, where it was the service that chose it."""
 
     @property
     def lease(self) -> Lease:
@@ -235,7 +243,7 @@ class QueueClient(Protocol):
 
         Args:
             max_messages: 1 or more.
-            visibility_timeout_s: Whole seconds, within the capabilities.
+            visibility_timeout_s: Whole seconds, within the capabilities; or :data:`AS_SET`.
             wait_s: For a first message; cut to what the service can wait.
             holder: Who receives, for people who look at the queue; may be ignored.
             session: That the leases belong to, where there are sessions.

@@ -127,7 +127,8 @@ class BaseLeaseManager(ABC):
             client: Where it came from.
             delivery: The message.
             asked_at_s: Monotonic seconds before the receive was sent.
-            lease_s: Which timeout the receive asked for; None: that of the settings.
+            lease_s: Which timeout the receive asked for; None: that of the settings. What the
+                delivery says itself counts before it, and its renewals are as long.
             wait_s: How long the receive let the service wait for a first message: then the lease
                 is counted from the answer, which is now, and not from the request.
 
@@ -137,7 +138,11 @@ class BaseLeaseManager(ABC):
             RenewerStopped: Leases are not renewed any more.
         """
         capabilities = client.capabilities
-        settings = self._settings_of(delivery.type, capabilities)
+        if delivery.lease_s is not None:
+            lease_s = delivery.lease_s
+            settings = self._of_length(lease_s, 0)
+        else:
+            settings = self._settings_of(delivery.type, capabilities)
         length_s = settings.visibility_timeout_s
         if not capabilities.min_lease_s <= length_s <= capabilities.max_lease_s:
             settings.check(capabilities)
@@ -339,6 +344,10 @@ class BaseLeaseManager(ABC):
         lease_s, renewal_s = learner.lease_s(message_type), math.ceil(learner.renewal_s)
         if capabilities is not None:
             lease_s = min(max(lease_s, capabilities.min_lease_s), capabilities.max_lease_s)
+        return self._of_length(lease_s, renewal_s)
+
+    def _of_length(self, lease_s: int, renewal_s: int) -> LeaseSettings:
+        """Return the settings for leases of another length."""
         key = (lease_s, renewal_s)
         settings = self._learned.get(key)
         if settings is None:

@@ -15,7 +15,7 @@ from leasehold.domain.commands import (
     Renew,
     SetQueueMetadata,
 )
-from leasehold.domain.errors import LeaseholdError, SessionNotFound, SessionOver
+from leasehold.domain.errors import LeaseholdError, OutOfRange, SessionNotFound, SessionOver
 from leasehold.domain.model import (
     NO_DETAIL,
     CancelRequest,
@@ -53,6 +53,7 @@ def test_what_is_sent_along_is_kept(azure: Harness) -> None:
         "x-ms-leasehold-dedup-key": "order-7",
         "x-ms-leasehold-priority": "3",
         "x-ms-leasehold-group-id": "Gr%C3%B6%C3%9Fe%2F1",
+        "x-ms-leasehold-visibility-timeout": "600",
     }
     assert azure.send("POST", MESSAGES, body=BODY, headers=headers).status == 201
     command = azure.command
@@ -63,6 +64,17 @@ def test_what_is_sent_along_is_kept(azure: Harness) -> None:
     assert detail.properties == {"tenant": "blue"}
     assert detail.traceparent == headers["traceparent"]
     assert detail.group_id == "Größe/1"
+    assert detail.visibility_timeout_s == 600
+
+
+def test_a_timeout_beyond_what_the_queue_allows_is_refused(azure: Harness) -> None:
+    """The refusal of the store names the header."""
+    azure.results[Put] = OutOfRange(field="visibility_timeout_s", value=90, minimum=1, maximum=60)
+    headers = {"x-ms-leasehold-visibility-timeout": "90"}
+    response = azure.send("POST", MESSAGES, body=BODY, headers=headers)
+    assert (response.status, error_of(response)[1]) == (400, "OutOfRangeQueryParameterValue")
+    assert b"x-ms-leasehold-visibility-timeout" in response.body
+    assert b"60" in response.body
 
 
 def test_the_group_of_one_message_is_told(azure: Harness) -> None:
@@ -87,6 +99,9 @@ def test_a_plain_put_has_no_detail(azure: Harness) -> None:
     [
         ("priority", "17", "OutOfRangeQueryParameterValue"),
         ("priority", "high", "InvalidQueryParameterValue"),
+        ("visibility-timeout", "0", "OutOfRangeQueryParameterValue"),
+        ("visibility-timeout", "604801", "OutOfRangeQueryParameterValue"),
+        ("visibility-timeout", "long", "InvalidQueryParameterValue"),
         ("properties", "[1]", "InvalidHeaderValue"),
         ("properties", '{"a": 1}', "InvalidHeaderValue"),
         ("properties", '{"a": "\\ud800"}', "InvalidHeaderValue"),

@@ -9,7 +9,12 @@ from xml.sax.saxutils import escape
 import pytest
 
 from leasehold.domain.commands import SetQueueSettings
-from leasehold.domain.queue_settings import LapsedReceipts, MnsAttributes, QueueSettings
+from leasehold.domain.queue_settings import (
+    LapsedReceipts,
+    MnsAttributes,
+    QueueSettings,
+    TypeTimeout,
+)
 from tests.unit.http.mns.forward_reader import read_forward
 from tests.unit.http.mns.support import (
     ACCOUNT,
@@ -72,6 +77,9 @@ def test_no_document(mns: Whole, body: bytes) -> None:
         message_xml(UserProperties="<Other/>"),
         message_xml(**properties(PROPERTY.format("a", "x", "DATE"))),
         message_xml(**properties(PROPERTY.format("a", "one", "NUMBER"))),
+        message_xml(**properties(PROPERTY.format("leasehold-visibility-timeout", "0", "NUMBER"))),
+        message_xml(**properties(PROPERTY.format("leasehold-visibility-timeout", "1.5", "NUMBER"))),
+        message_xml(**properties(PROPERTY.format("leasehold-type", "t" * 1025, "STRING"))),
         message_xml(**properties(PROPERTY.format("a", "nan", "NUMBER"))),
         message_xml(**properties(PROPERTY.format("a", "1", "BOOLEAN"))),
         message_xml(**properties(PROPERTY.format("a", "*", "BINARY"))),
@@ -306,3 +314,22 @@ def test_the_delay_of_the_queue(mns: Whole, own_s: int | None, waits_s: int) -> 
     assert error_of(mns.ask("GET", MESSAGES))[1] == "MessageNotExist"
     mns.clock.advance(ms=1)
     assert mns.receive()["MessageBody"] == "x"
+
+
+def test_each_message_has_its_own_timeout(mns: Whole) -> None:
+    """A property has its type, for which the queue has a rule, or the timeout of the message alone.
+
+    The queue's limit for these holds here too.
+    """
+    rules = {"encode*": TypeTimeout(visibility_timeout_s=600)}
+    settings = QueueSettings(timeouts_by_type=rules, max_message_timeout_s=100)
+    run(mns.perform(SetQueueSettings(ACCOUNT, "q", settings)))
+    kind = PROPERTY.format("leasehold-type", "encode.x", "STRING")
+    own = PROPERTY.format("leasehold-visibility-timeout", "{}", "NUMBER")
+    for entries in ((kind,), (kind, own.format(90)), ()):
+        assert mns.send("x", **properties(*entries)).status == 201
+    for seconds in (600, 90, 30):
+        found = mns.receive()
+        assert int(found["NextVisibleTime"]) == mns.clock.now_ms() + seconds * 1000
+    refused = mns.send("x", **properties(own.format(101)))
+    assert error_of(refused)[0] == 400

@@ -140,6 +140,7 @@ def test_wait_leaves_enough_of_the_lease(lease_s: int, wait_s: float) -> None:
         concurrency=1,
         runner="threads",
         lease=settings,
+        as_set=False,
         prefetch=None,
         ordered=False,
         concurrency_per_group=None,
