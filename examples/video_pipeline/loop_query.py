@@ -37,8 +37,10 @@ def main() -> None:
             sys.stdin.read()  # it ends with the process that started this one
             feedback.stop(query)
 
-        threading.Thread(target=follow, name="follow-the-story", daemon=True).start()
+        follower = threading.Thread(target=follow, name="follow-the-story", daemon=True)
+        follower.start()
         query.awaitTermination()
+        follower.join()  # it is not done with Spark yet
 
 
 if __name__ == "__main__":
