@@ -267,7 +267,6 @@ def key_of(each: EndedAttempt) -> tuple[str, str]:
 
 def count_stay(tally: Tally, deliveries: int) -> None:
     """Count a message's stay in a queue, and how often it was received there."""
-    tally.add("stays")
     tally.add("messages", deliveries > 0)
     tally.add("deliveries", deliveries)
     tally.add("redelivered", deliveries > 1)
