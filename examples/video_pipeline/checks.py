@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from examples.video_pipeline.catalogue import Entry
 from examples.video_pipeline.ledger import Ledger, Record
+from examples.video_pipeline.loop import AFTER, LoopOutcome
 from examples.video_pipeline.producer import SMALLER, UNUSED, Clip, Fate, expected_outputs
 from examples.video_pipeline.results import Results
 from examples.video_pipeline.worker import MAX_DELIVERIES
 
 from leasehold.client.models import Event as Change
+
+_FALL: Final = 0.9
+"""By so much late deletes have to fall, of what they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Evidence:
     """When the story began, Unix milliseconds."""
     ended_s: float
     """When the last message was settled, seconds since then."""
+    loop: LoopOutcome | None = None
+    """What the feedback loop has changed; None where there was none."""
 
 
 def check_all(evidence: Evidence) -> list[Check]:
@@ -93,7 +99,7 @@ def check_all(evidence: Evidence) -> list[Check]:
         checks.append(_reported(evidence))
     if evidence.results is not None:
         checks += [_tabled(evidence, evidence.results), _added_up(evidence.results)]
-    return checks
+    return checks if evidence.loop is None else [*checks, *_of_loop(evidence.loop)]
 
 
 def _completed(evidence: Evidence) -> Check:
@@ -341,3 +347,28 @@ def _added_up(results: Results) -> Check:
         if dict(streamed) == queried
         else f"{dict(streamed)} against {queried}",
     )
+
+
+def _of_loop(loop: LoopOutcome) -> list[Check]:
+    told = loop.notice
+    fell = 1 - loop.share_after / loop.share_before if loop.share_before else 0.0
+    change = f"{loop.old_s} s to {loop.new_s} s"
+    return [
+        Check(
+            name="the feedback loop set a timeout, and told producers",
+            ok=told is not None and told["new_s"] == loop.new_s and not loop.troubles,
+            detail="; ".join(loop.troubles) or f"{loop.queue}: {change}",
+        ),
+        Check(
+            name="late deletes fell by at least 90 %",
+            ok=fell >= _FALL and loop.total_after >= AFTER,
+            detail=f"{loop.share_before:.1%} of {loop.total_before} deletes before it, "
+            f"{loop.share_after:.1%} of {loop.total_after} after",
+        ),
+        Check(
+            name="the new timeout broke no lease",
+            ok=loop.leases_across > 0 and not loop.broken,
+            detail="; ".join(loop.broken)
+            or f"{loop.leases_across} leases went on as they were granted",
+        ),
+    ]

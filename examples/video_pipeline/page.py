@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from examples.video_pipeline.chart import chart, legend
 from examples.video_pipeline.ledger import Record
-from examples.video_pipeline.report import Summary
+from examples.video_pipeline.loop import LoopOutcome
+from examples.video_pipeline.report import LOOP_HEADINGS, Summary, loop_rows
 from examples.video_pipeline.results import section
 from examples.video_pipeline.server_log import holders
 from examples.video_pipeline.timeline import Span, spans
@@ -39,6 +40,7 @@ def page(summary: Summary) -> str:
         deliveries=_deliveries(summary, lives),
         results=section(evidence.results, evidence.began_ms / 1000),
         outputs=_outputs(summary),
+        loop=_loop(evidence.loop),
     )
 
 
@@ -102,3 +104,31 @@ def _outputs(summary: Summary) -> str:
         cells = (entry.name, entry.worker, str(entry.fence), complaint or "plays to its end")
         lines.append("<tr>" + "".join(f"<td>{escape(each)}</td>" for each in cells) + "</tr>")
     return "\n".join(lines)
+
+
+def _loop(loop: LoopOutcome | None) -> str:
+    """Return the section of the feedback loop; nothing where there was none."""
+    if loop is None:
+        return ""
+    because = str((loop.notice or {}).get("because") or "")
+    head = "".join(f"<th>{escape(each)}</th>" for each in LOOP_HEADINGS)
+    rows = [
+        "<tr>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>"
+        for row in loop_rows(loop)
+    ]
+    told = "".join(('<p class="dim">', escape(because), "</p>")) if because else ""
+    meaning = (
+        "A delete is late when its lease is over. Leases are told apart by when they began: before "
+        "or after the new timeout."
+    )
+    return "\n".join(
+        (
+            f"<h2>The feedback loop: deletes of {escape(loop.queue)}</h2>",
+            f'<p class="dim">{meaning}</p>',
+            "<table>",
+            f"<tr>{head}</tr>",
+            *rows,
+            "</table>",
+            told,
+        )
+    )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from examples.video_pipeline.checks import Check, Evidence
 from examples.video_pipeline.ledger import Attempt, Ledger, Record
+from examples.video_pipeline.loop import LoopOutcome
 from examples.video_pipeline.results import results_table
 from rich import box
 from rich.console import Console, JustifyMethod
@@ -58,6 +59,9 @@ def print_summary(console: Console, summary: Summary) -> None:
             notes.add_row(Text(record.video, "bold"), "\n".join(record.events))
     console.print(notes)
     console.print()
+    if summary.evidence.loop is not None:
+        console.print(_loop_table(summary.evidence.loop))
+        console.print()
     outcomes = Table.grid(padding=(0, 2, 0, 1))
     for check in summary.checks:
         mark = Text("✓", "green") if check.ok else Text("✗", "bold red")
@@ -80,6 +84,7 @@ def write_json(path: Path, summary: Summary) -> None:
         "videos": [_facts(record) for record in summary.evidence.ledger.records.values()],
         "poison": summary.evidence.poison,
         "results": summary.evidence.results and asdict(summary.evidence.results),
+        "loop": None if summary.evidence.loop is None else asdict(summary.evidence.loop),
         "checks": [asdict(check) for check in summary.checks],
     }
     path.write_text(json.dumps(facts, indent=2, default=str) + "\n")
@@ -109,6 +114,45 @@ def _table(ledger: Ledger, *, wide: bool) -> Table:
         )
     for record in ledger.records.values():
         table.add_row(*(column.cell(record) for column in columns))
+    return table
+
+
+LOOP_HEADINGS: Final = ("Type", "Timeout", "Deletes", "Late", "New timeout", "Deletes", "Late")
+
+
+def loop_rows(loop: LoopOutcome) -> list[tuple[str, ...]]:
+    """Return the deletes of each type before and after the new timeout, as text."""
+    new = "none" if loop.new_s is None else f"{loop.new_s} s"
+    return [
+        (
+            *(
+                each.kind,
+                f"{loop.old_s} s",
+                str(each.before),
+                _percent(each.late_before, each.before),
+            ),
+            *(new, str(each.after), _percent(each.late_after, each.after)),
+        )
+        for each in loop.deletes
+    ]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else ""
+
+
+def _loop_table(loop: LoopOutcome) -> Table:
+    table = Table(
+        title=f"What the feedback loop has changed in {loop.queue}",
+        title_style="bold",
+        title_justify="left",
+        box=box.HORIZONTALS,
+        padding=(0, 1, 0, 0),
+    )
+    for place, heading in enumerate(LOOP_HEADINGS):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in loop_rows(loop):
+        table.add_row(*row)
     return table
 
 

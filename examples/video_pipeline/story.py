@@ -20,6 +20,7 @@ from examples.video_pipeline.checks import Evidence
 from examples.video_pipeline.crew import Crew, WorkerCrew
 from examples.video_pipeline.journal import Event, Journal, JournalReader
 from examples.video_pipeline.ledger import Ledger
+from examples.video_pipeline.loop import Loop, LoopOutcome
 from examples.video_pipeline.poisoned import buried
 from examples.video_pipeline.producer import Clip, Fate
 from examples.video_pipeline.screen import Screen
@@ -32,6 +33,8 @@ from leasehold.worker.idempotency import Fenced
 
 LOOK_EVERY_S: Final = 0.1
 DISMISS_WITHIN_S: Final = 30.0
+LOOP: Final = "-posters"
+"""What follows the queue's name in that of the feedback loop."""
 _AT_ONCE: Final = 2
 """Videos made or checked at the same time."""
 
@@ -91,7 +94,7 @@ def play(setting: Setting, screen: Screen) -> Evidence:
         _own_queue(setting, "-poison") as poison,
         Client.from_connection_string(setting.connection_string) as client,
     ):
-        with _crew(setting) as crew:
+        with _loop(setting) as loop, _crew(setting) as crew:
             stage = _Stage(setting=setting, crew=crew, log=_log(setting, client), screen=screen)
             _prepare(stage)
             troubles = _process(stage, queue)
@@ -99,6 +102,7 @@ def play(setting: Setting, screen: Screen) -> Evidence:
             if setting.on == "spark":
                 screen.say("Asking Spark SQL for the results …")
             results = None if troubles else crew.results()
+            came_of_it = _outcome(loop, stage)
         screen.say("Looking at what is left …")
         changes = [] if stage.log is None else stage.log.changes
         ledger = _whole_ledger(stage)
@@ -119,7 +123,32 @@ def play(setting: Setting, screen: Screen) -> Evidence:
             results=results,
             began_ms=stage.began_ms,
             ended_s=stage.ended_s,
+            loop=came_of_it,
         )
+
+
+@contextmanager
+def _loop(setting: Setting) -> Iterator[Loop | None]:
+    """Run the feedback loop beside the story; it needs Spark, and a server with an event log."""
+    if setting.on != "spark":
+        yield None
+        return
+    loop = Loop(setting.root, setting.connection_string, f"{setting.queue}{LOOP}")
+    try:
+        with loop:
+            yield loop
+    finally:
+        if setting.tidy:
+            loop.delete_queues()
+
+
+def _outcome(loop: Loop | None, stage: _Stage) -> LoopOutcome | None:
+    """Wait until enough was deleted under a new timeout, and return what came of it."""
+    if loop is None:
+        return None
+    stage.screen.say("Looking at what the new timeout has changed …")
+    loop.wait(stage.setting.timeout_s)
+    return loop.outcome()
 
 
 def _crew(setting: Setting) -> Crew:

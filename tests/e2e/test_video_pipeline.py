@@ -20,7 +20,7 @@ START_S: Final = 150
 """A Spark cluster takes its time on a busy machine."""
 OUTPUTS: Final = ["mp4", "small.mp4", "webm"]
 GOOD: Final = ["harvest-tour", "cellar-walk", "vineyard-film", "spring-release"]
-CHECKS: Final = {"spark": 15, "workers": 12}
+CHECKS: Final = {"spark": 18, "workers": 12}
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from examples.video_pipeline import signatures
+from examples.video_pipeline.loop import LoopOutcome, outcome
 from examples.video_pipeline.results import NO_STAGE, Results, section
 from examples.video_pipeline.server import connection_string, console_page
 from examples.video_pipeline.timeline import Span, spans
@@ -172,3 +173,60 @@ def test_the_results_on_the_page() -> None:
     assert all(f">{second} s</text>" in shown for second in (5, 10, 15))
     assert "<td>0.75</td>" in shown
     assert section(None, 0.0) == ""
+
+
+def of_loop(kind: str, at_ms: int, message: str | None = None, **more: Any) -> Event:
+    """Return an event of the queue of the feedback loop."""
+    facts: dict[str, Any] = {"seq": at_ms, "place": 0, "at_ms": at_ms, "queue": "posters"}
+    return Event(**facts | {"type": kind, "message_id": message, "message_type": "poster"} | more)
+
+
+def lease(message: str, since_ms: int, until_ms: int, *ends: tuple[str, int]) -> list[Event]:
+    """Return the events of a lease: its begin, and what came of it."""
+    times: dict[str, Any] = {"phase": "leased", "since_ms": since_ms, "visible_at_ms": until_ms}
+    kinds = [("received", since_ms), *ends]
+    return [of_loop(kind, at_ms, message, dequeue_count=1, **times) for kind, at_ms in kinds]
+
+
+CHANGED: Final = of_loop("queue-updated", 5_000, reason="visibility_timeout_s: 1 -> 5; advised: a")
+
+
+def told_of(*some: list[Event]) -> LoopOutcome:
+    """Return what the log says, with a change of the timeout in it."""
+    events = [CHANGED, *(event for each in some for event in each)]
+    return outcome("posters", sorted(events, key=lambda each: each.at_ms), None)
+
+
+def test_deletes_are_told_apart_by_the_timeout_of_their_lease() -> None:
+    """Not by when they came; refused ones, and ones that counted although the lease was over."""
+    told = told_of(
+        lease("a", 1_000, 2_000, ("completed", 1_500)),
+        lease("b", 1_000, 2_000, ("completed", 2_500)),
+        lease("c", 4_000, 5_000, ("refused", 7_000)),
+        lease("d", 6_000, 11_000, ("completed", 9_000)),
+        lease("e", 6_000, 11_000, ("completed", 12_000)),
+    )
+    assert (told.old_s, told.new_s) == (1, 5)
+    poster = next(each for each in told.deletes if each.kind == "poster")
+    assert (poster.before, poster.late_before) == (3, 2)
+    assert (poster.after, poster.late_after) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "end", "broken"),
+    [
+        (5_500, "completed", []),
+        (5_500, "lapsed", []),
+        (9_000, "completed", ["m: completed"]),
+        (5_500, "lease-ended", ["m: lease-ended"]),
+    ],
+)
+def test_a_lease_that_is_cut_or_stretched_by_the_change_is_found(
+    until_ms: int, end: str, broken: list[str]
+) -> None:
+    """One in force at the change must end as it was granted."""
+    events = lease("m", 4_500, 5_500, (end, 6_000))
+    events[1] = of_loop(end, 6_000, "m", dequeue_count=1, phase="leased", visible_at_ms=until_ms)
+    told = told_of(events)
+    assert told.leases_across == 1
+    assert list(told.broken) == broken

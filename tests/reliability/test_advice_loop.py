@@ -10,11 +10,10 @@ from benchmarks.tuning_log import summary_of
 
 from leasehold.advisor import Lengths
 from leasehold.advisor.advice import price, timeout_grid
-from leasehold.advisor.apply import change_for, current_of, undo_for
+from leasehold.advisor.apply import change_for, current_of, settings_of, undo_for
 from leasehold.advisor.attempts import Floats
 from leasehold.advisor.recommendation import Asked, Today, recommend
 from leasehold.advisor.statistics import from_chances
-from leasehold.cli.analyze_run import settings_of
 from leasehold.client import Client, QueueHandle
 from leasehold.testing import InProcessServer
 from tests.reliability.advice_drive import Drive, Round

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from leasehold.domain.limits import NATIVE
 from leasehold.domain.queue_settings import Adaptive, Advised, QueueSettings, TypeTimeout
 
@@ -56,6 +58,15 @@ def current_of(settings: QueueSettings, message_type: str | None = None) -> Curr
         message_type=message_type,
         rule=rules.get(message_type),
     )
+
+
+def settings_of(info: Any) -> QueueSettings:
+    """Return a queue's settings in the words of the domain.
+
+    Args:
+        info: The client's :class:`~leasehold.client.models.QueueInfo`.
+    """
+    return msgspec.convert(info.settings, QueueSettings, from_attributes=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from leasehold.advisor.summaries import (
     together,
     unrenewed_of,
 )
+from leasehold.domain.queue_settings import QueueSettings, TimeoutSource
 
 _MOST_POINTS: Final = 240
 _LEAST_SHARE: Final = 1e-5
@@ -651,6 +652,23 @@ class Today:
     """The first lease that workers were advised to take; None without such advice."""
     by_type: Mapping[str, int] = field(default_factory=dict)
     """Leases in force, in seconds, of those message types that have a timeout of their own."""
+
+
+def today_in(settings: QueueSettings, kinds: Iterable[str | None]) -> Today:
+    """Return how a queue is set, and the types among *kinds* that have timeouts of their own."""
+    adaptive, advised = settings.adaptive, settings.advised
+    in_force = {kind: settings.timeout_of(kind, None) for kind in kinds if kind is not None}
+    return Today(
+        visibility_timeout_s=settings.visibility_timeout_s,
+        lease_s=settings.lease_s(),
+        adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
+        first_lease_s=None if advised is None else advised.first_lease_s,
+        by_type={
+            kind: each.visibility_timeout_s
+            for kind, each in in_force.items()
+            if each.source is TimeoutSource.TYPE
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,23 @@ from rich.padding import Padding
 from rich.text import Text
 
 from leasehold.advisor import Bounds, Growth, Prices
-from leasehold.advisor.apply import Change, Current, change_for, current_of, undo_for
+from leasehold.advisor.apply import (
+    Change,
+    Current,
+    change_for,
+    current_of,
+    settings_of,
+    undo_for,
+)
 from leasehold.advisor.findings import Finding, Findings, QueueFindings, Weight, analyze
-from leasehold.advisor.recommendation import Account, Asked, Recommendation, Today, WhatIf
+from leasehold.advisor.recommendation import (
+    Account,
+    Asked,
+    Recommendation,
+    Today,
+    WhatIf,
+    today_in,
+)
 from leasehold.advisor.summaries import (
     OTHERS,
     LogSummary,
@@ -35,7 +49,6 @@ from leasehold.cli.remote import ExitCode, Session, error_members
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
 from leasehold.client.models import QueueInfo
-from leasehold.domain.queue_settings import QueueSettings, TimeoutSource
 from leasehold.domain.wording import time_of
 
 _PAGE_S: Final = 10.0
@@ -223,23 +236,6 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
         kinds = [work.message_type for work in each.works]
         found[each.queue] = today_in(settings_of(info), kinds)
     return found
-
-
-def today_in(settings: QueueSettings, kinds: Iterable[str | None]) -> Today:
-    """Return how a queue is set, and the types among *kinds* that have timeouts of their own."""
-    adaptive, advised = settings.adaptive, settings.advised
-    in_force = {kind: settings.timeout_of(kind, None) for kind in kinds if kind is not None}
-    return Today(
-        visibility_timeout_s=settings.visibility_timeout_s,
-        lease_s=settings.lease_s(),
-        adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
-        first_lease_s=None if advised is None else advised.first_lease_s,
-        by_type={
-            kind: each.visibility_timeout_s
-            for kind, each in in_force.items()
-            if each.source is TimeoutSource.TYPE
-        },
-    )
 
 
 def _writer() -> Any:
@@ -648,11 +644,6 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
 
 def _is_advised(info: QueueInfo) -> bool:
     return info.settings.advised is not None or bool(info.settings.advised_by_type)
-
-
-def settings_of(info: QueueInfo) -> QueueSettings:
-    """Return a queue's settings in the words of the domain."""
-    return msgspec.convert(info.settings, QueueSettings, from_attributes=True)
 
 
 def advice_in(findings: Findings, *, by_type: bool) -> list[Recommendation]:

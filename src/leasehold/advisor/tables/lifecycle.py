@@ -74,6 +74,8 @@ _OF_MESSAGES: Final = (
 )
 """What is staged is in no queue yet, so ``staged`` and ``discarded`` are not among them."""
 
+FOLLOWED: Final = (*_OF_MESSAGES, *MARKS, EventType.QUEUE_UPDATED)
+"""What a summary that goes on takes: also that queues were set otherwise."""
 _OPTIONAL: Final = ("message_type", "error_type", "error_fingerprint", "group_id")
 """Columns that logs of other systems, and of older versions, do not have."""
 
@@ -92,9 +94,8 @@ def normal(events: DataFrame, types: Iterable[EventType] = (*_OF_MESSAGES, *MARK
             that are not known, or say nothing about a lifecycle, are left out.
         types: Only these. Spark can tell by them what of a file need not be read.
     """
-    known = [TYPE_NAMES[each] for each in types]
+    of_type = {TYPE_NAMES[each]: int(each) for each in types}
     of_phase = {PHASE_NAMES[each]: int(each) for each in (Phase.LEASED, *Phase)}
-    of_type = {TYPE_NAMES[each]: int(each) for each in (*_OF_MESSAGES, *MARKS)}
 
     def millis(name: str) -> Column:
         return F.unix_millis(F.col(name).cast("timestamp"))
@@ -111,7 +112,7 @@ def normal(events: DataFrame, types: Iterable[EventType] = (*_OF_MESSAGES, *MARK
         "visible_since": millis("visible_since"),
         **{name: F.col(name) if name in events.columns else F.lit(None) for name in _OPTIONAL},
     }
-    return events.where(F.col("type").isin(known)).select(
+    return events.where(F.col("type").isin([*of_type])).select(
         *(
             columns.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
             for field in OPEN

@@ -99,7 +99,7 @@ def _as_arrow(given: Sequence[Given], *, states: bool = True) -> pa.Table:
 
 
 def _as_pandas(given: Sequence[Given]) -> Any:
-    import pandas as pd  # type: ignore[import-untyped]  # noqa: PLC0415 - only who uses it needs it
+    import pandas as pd  # noqa: PLC0415 - only who uses it needs it
 
     frame = _as_arrow(given, states=False).to_pandas()
     frame["state"] = pd.Series([each.state for each in given], dtype=object)
