@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES: Final = 70
 MAX_MODULE_LINES: Final = 800
 MIN_MODULE_LINES: Final = 60
 """What is smaller has a public name, or is used by two modules at least."""
-MAX_SHIPPED_MODULES: Final = 386
+MAX_SHIPPED_MODULES: Final = 387
 """In ``src``. Lower this number whenever modules were merged."""
 CLOCK_CALLS: Final = {"time", "time_ns", "monotonic", "monotonic_ns", "clock_gettime"}
 CLOCK_MODULE: Final = ROOT / "src/leasehold/clock.py"
