@@ -552,7 +552,7 @@ class _Doing:
     def _table(self, table: pa.Table) -> Any:
         if self._declared.batch == "arrow":
             return table
-        import pandas as pd  # type: ignore[import-untyped]  # noqa: PLC0415 - only who uses it needs it
+        import pandas as pd  # noqa: PLC0415 - only who uses it needs it
 
         frame = table.to_pandas()
         states = [json.loads(state) for state in table.column("state").to_pylist()]

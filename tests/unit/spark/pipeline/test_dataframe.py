@@ -114,7 +114,7 @@ def test_one_bad_row_of_a_table_fails_alone(form: Any) -> None:
         }
         if form == "arrow":
             return pa.table(columns)
-        import pandas as pd  # type: ignore[import-untyped]  # noqa: PLC0415
+        import pandas as pd  # noqa: PLC0415
 
         columns["state"] = [each and json.loads(each) for each in columns["state"]]
         return pd.DataFrame(columns)
