@@ -70,7 +70,7 @@ def pipeline(queue: str, *, batch: bool) -> Pipeline:
     made = Pipeline(queue)
     for name in STAGES:
         if batch:
-            made.stage(name, count_table, batch="arrow", rows=10_000)
+            made.stage(name, count_table, batch="arrow", rows=5_000)
         else:
             made.stage(name, count_message)
     return made
