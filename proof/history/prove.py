@@ -226,17 +226,20 @@ class _Runs:
 
     def lagging_standby(self) -> Check:
         """Have the promotion of a standby that had fallen behind be found out."""
-        with (
-            self._folders() as (data, records),
-            postgres.pair_of_databases(data / "data") as (system, pair),
-        ):
-            campaign = self._campaign(system, lambda _: [postgres.LaggingFailover(pair)], records)
-            verdict = campaign.run(faults=1)
-        return Check(
-            name="finds a standby that lags",
-            passed=bool(verdict.found["lost"]),
-            said=_row(verdict.figures, verdict.row()),
-        )
+        said, found = "", 0
+        for quiet_s in _CONTROL_S:  # on a busy machine little is confirmed in a short time
+            with (
+                self._folders() as (data, records),
+                postgres.pair_of_databases(data / "data") as (system, pair),
+            ):
+                lagging: Sequence[Fault] = [postgres.LaggingFailover(pair)]
+                campaign = self._campaign(system, lambda _, these=lagging: these, records)  # type: ignore[misc]
+                campaign.quiet_s = (quiet_s, quiet_s)
+                verdict = campaign.run(faults=1)
+            said, found = _row(verdict.figures, verdict.row()), len(verdict.found["lost"])
+            if found:
+                break
+        return Check(name="finds a standby that lags", passed=found > 0, said=said)
 
     def _finds(
         self,

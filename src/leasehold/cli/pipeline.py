@@ -99,6 +99,11 @@ def pipeline() -> None:
     help="Length of each lease; it is renewed as long as a stage works.",
 )
 @click.option(
+    "--lease-as-set",
+    is_flag=True,
+    help="Leases as long as is set on the server for the message, its type or its queue.",
+)
+@click.option(
     "--max-failures",
     type=click.IntRange(min=1),
     default=5,
@@ -186,6 +191,7 @@ class PipelineOptions:
     tasks: int | None
     at_once: int | None
     lease_s: int
+    lease_as_set: bool
     max_failures: int
     continuous: bool
     grace_s: float
@@ -281,6 +287,7 @@ def _prepared(
         tasks=options.tasks,
         at_once=options.at_once,
         lease=options.lease_s,
+        lease_as_set=options.lease_as_set,
         poison=PoisonRule(max_failures=options.max_failures),
         grace_s=options.grace_s,
         show=("json" if screen.as_json else "auto") if options.progress else None,

@@ -143,6 +143,7 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
         result = run(
             *("run", f"{MODULE}:pipeline", "--queue", "more-films", "--master", "local[2]"),
             *("--tasks", "3", "--at-once", "9", "--lease", "2m", "--max-failures", "7"),
+            "--lease-as-set",
             *(
                 "--continuous",
                 "--grace",
@@ -159,6 +160,7 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
     assert settings.spec(None).queue == "more-films"
     assert (settings.tasks, settings.at_once, settings.grace_s) == (3, 9, 5)
     assert settings.leases().visibility_timeout_s == 120
+    assert settings.lease_as_set
     assert settings.poison.max_failures == 7
     assert settings.continuous
     assert settings.tracing

@@ -36,6 +36,7 @@ from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import StageHooks, Stages
 from leasehold.worker.stages.declared import Migration, Older, StageTimeout
+from leasehold.worker.stages.pipeline import SAVE_WITHIN_S
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import stopping_on_signals
 
@@ -309,6 +310,7 @@ class PipelineRun:
             drains=not settings.continuous,
             at_once=settings.at_once,
             lease=settings.leases(),
+            lease_as_set=settings.lease_as_set,
             prefetch=settings.prefetch,
             retries=settings.retries,
             poison=settings.poison,
@@ -542,16 +544,19 @@ class Pipeline:
         renamed: New names of stages by those under which they may be saved.
         older: What becomes of progress of an older version that no :meth:`migration` brings up to
             this one: "restart", "keep" or "poison".
+        save_within_s: How long the end of a short stage may wait until it is saved, in seconds; see
+            :class:`leasehold.worker.stages.Stages`.
         name: For people; None: that of the queue.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         queue: str | None = None,
         *,
         version: int = 1,
         renamed: Mapping[str, str] | None = None,
         older: Older = "restart",
+        save_within_s: float = SAVE_WITHIN_S,
         name: str | None = None,
     ) -> None:
         self.queue = queue
@@ -559,6 +564,7 @@ class Pipeline:
         self._version = version
         self._renamed = dict(renamed or {})
         self._older: Older = older
+        self._save_within_s = save_within_s
         self._declared: list[_Declared] = []
         self._migrations: dict[int, Migration] = {}
 
@@ -769,6 +775,7 @@ class Pipeline:
             version=self._version,
             renamed=self._renamed,
             older=self._older,
+            save_within_s=self._save_within_s,
             results=results,
             hooks=tuple(hooks),
         )

@@ -41,6 +41,10 @@ class RunSettings:
     next to no time; twice the largest batch if a stage works on batches."""
     lease: LeaseSettings | int = 30
     """Whole seconds, or all settings of a worker's leases. They are renewed while work goes on."""
+    lease_as_set: bool = False
+    """Whether leases are as long as the producer of a message asked for, or as is set for its type
+    or its queue; *lease* says the rest, which grows or shrinks with them. Only queues of Leasehold
+    tell it."""
     prefetch: int | None = None
     """Messages that may wait in a task at most; None: what bridges the round trips."""
     retries: RetryRule = field(default_factory=RetryRule)

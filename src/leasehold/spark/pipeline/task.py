@@ -34,6 +34,7 @@ from leasehold.worker.errors import WorkerError
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.message import Message
+from leasehold.worker.options import MAX_CONCURRENCY
 from leasehold.worker.outcomes import Kind, Outcome
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import StageHooks, Stages
@@ -64,6 +65,7 @@ class Plan:
     drains: bool
     at_once: int | None
     lease: LeaseSettings
+    lease_as_set: bool = False
     prefetch: int | None
     retries: RetryRule
     poison: PoisonRule
@@ -237,7 +239,7 @@ class Task:
     def _at_once(self) -> int | None:
         given, rows = self._plan.at_once, self._plan.batch_rows
         # One batch is worked on while the next one comes together.
-        return given if given is not None or not rows else 2 * rows
+        return given if given is not None or not rows else min(2 * rows, MAX_CONCURRENCY)
 
     def _worker(self, at_once: int) -> Worker:
         plan = self._plan
@@ -247,6 +249,7 @@ class Task:
             concurrency=at_once,
             runner="asyncio" if self._stages.is_async else "threads",
             lease=plan.lease,
+            lease_as_set=plan.lease_as_set,
             prefetch=plan.prefetch,
             retries=plan.retries,
             poison=plan.poison,

@@ -68,6 +68,27 @@ def keep(message: Any, state: Any) -> Any:
     return state
 
 
+@pytest.mark.parametrize(("as_set", "lease_s"), [(True, 90), (False, 30)])
+def test_leases_are_as_long_as_is_set(
+    server: InProcessServer, client: Client, as_set: bool, lease_s: int
+) -> None:
+    """For the type of a message, where that is asked for."""
+    films = client.queue("films")
+    films.update(settings={"timeouts_by_type": {"film": {"visibility_timeout_s": 90}}})
+    films.put("a", type="film")
+    pipeline = Pipeline("films").stage("see", lambda _message, _state: None)
+    Task(plan(server, pipeline, lease_as_set=as_set), who()).run()
+    [received] = [each for each in client.events() if each.type == "received"]
+    assert received.visible_at_ms == received.at_ms + lease_s * 1_000
+
+
+@pytest.mark.usefixtures("client")
+def test_the_largest_batches_fit_into_what_a_worker_may_have(server: InProcessServer) -> None:
+    """One is worked on while the next one comes together, up to the most messages at once."""
+    pipeline = Pipeline("films").stage("see", lambda _: None, batch="arrow", rows=10_000)
+    assert Task(plan(server, pipeline, at_once=None), who()).run().failure is None
+
+
 def test_a_queue_is_worked_off_and_the_task_ends(server: InProcessServer, client: Client) -> None:
     """Each message has a row with its stages; nothing is left."""
     client.queue("films").put_many([f"film {number}" for number in range(20)])
