@@ -229,6 +229,9 @@ def test_an_exemption_past_its_expiry_is_refused(asker: Asker) -> None:
         1, exemptions=(Exemption(1, member.message_id, Outcome.FAILED, delay_s=20),)
     )
     assert isinstance(refused, VisibilityPastExpiry)
+    fine = Exemption(1, member.message_id, Outcome.FAILED)
+    twice = asker.settle(1, exemptions=(fine, fine._replace(delay_s=20)))
+    assert isinstance(twice, MemberNotFound), "that it is named twice comes first"
     assert len(asker.read_claim()) == 1
 
 

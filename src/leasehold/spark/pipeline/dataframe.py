@@ -311,7 +311,9 @@ class _Doing:
         self._has_queues = rows.has_queues
         names = tuple(each.name for each in rows.stages)
         self._layout = Layout(names=names, weights=(1.0,) * len(names))
-        self._stage = make_stage(declared.name, declared.run, **declared.settings)
+        settings = dict(declared.settings)
+        settings.pop("isolate", None)  # refused before, if there is one
+        self._stage = make_stage(declared.name, declared.run, **settings)
         self._time = SystemTime()
         self._durations = Durations()
         self.watch = Watch(self._time)

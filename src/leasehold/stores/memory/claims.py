@@ -257,10 +257,9 @@ class ClaimHandlers:
             holding = plan.stream.claims.get(exemption.number)
             if exemption.number > plan.upto or holding is None:
                 raise MemberNotFound(exemption.message_id)
-            row_key = self._member(plan.table, holding, exemption)
-            if row_key in exempt:
+            if row_key_of(exemption.message_id) in exempt:
                 raise MemberNotFound(exemption.message_id)
-            exempt[row_key] = exemption
+            exempt[self._member(plan.table, holding, exemption)] = exemption
         return exempt
 
     def _member(self, table: QueueTable, holding: Holding, exemption: cl.Exemption) -> int:

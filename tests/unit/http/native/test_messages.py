@@ -46,7 +46,7 @@ def test_plain_message_is_short(native: Native) -> None:
     """A message with nothing sent along shows nothing of that."""
     native.put_bodies("x")
     message = native.receive_one()
-    times = {"inserted_at_ms", "expires_at_ms", "visible_at_ms"}
+    times = {"inserted_at_ms", "expires_at_ms", "visible_at_ms", "lease_s"}
     assert set(message) == {"id", "body", "dequeue_count", "fence", "receipt", *times}
 
 

@@ -246,7 +246,7 @@ def test_a_log_that_is_shorter_than_the_offset(server: InProcessServer, queue: Q
         ({"startingOffsets": "soon"}, "earliest, latest or the number of a batch"),
         ({"startingOffsets": "earliest", "startingSeq": "1"}, "exclude each other"),
         ({"startingTime": "soon"}, "is not a time"),
-        ({"read": "messages", "startingOffsets": "earliest"}, "is for the event log"),
+        ({"read": "messages", "startingSeq": "1"}, "is for the event log"),
         ({"read": "snapshot"}, "a stream reads messages, events or results"),
     ],
 )
