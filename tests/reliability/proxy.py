@@ -52,6 +52,8 @@ AFTER: Final = (Fault.CUT_BEFORE_ANSWER, Fault.CUT_IN_ANSWER, Fault.RESET_BEFORE
 HARMLESS: Final = (Fault.NONE, Fault.HALF_CLOSE, Fault.BYTE_BY_BYTE)
 """The call has its effect and its answer."""
 
+_TURNS: Final = 10
+"""Of the loop, which more than suffice for a connection to be made."""
 _SWALLOWED: Final = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -96,6 +98,8 @@ class Proxy:
 
     async def _stop(self) -> None:
         self._server.close()
+        for _ in range(_TURNS):  # who was just let in is only then among the connections
+            await asyncio.sleep(0)
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
