@@ -201,7 +201,7 @@ class Noting(Around):
             session=session,
         )
         got_s = time.monotonic()
-        lasts_s = sent_s + visibility_timeout_s - _SKEW_S if session is None else got_s
+        lasts_s = sent_s + visibility_timeout_s - _SKEW_S if session is None else sent_s
         with self._lock:
             answer = f"{self._job.name}-{next(self._answers)}"
             for place, each in enumerate(found):
