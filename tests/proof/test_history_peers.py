@@ -117,10 +117,13 @@ def test_what_is_not_promised_is_in_brackets() -> None:
 @pytest.mark.parametrize("peer", ["beanstalkd", "redis-always"])
 def test_a_peer_keeps_its_promise_through_kills(peer: str) -> None:
     """It is started, killed and drained, and messages go through it."""
-    try:
-        result = run(peer, "kill", times=4, seed=1)
-    except Absent as missing:
-        pytest.skip(str(missing))
-    assert result["blamed"] == 0, result["first"]
-    assert result["done"]["kill"] == 4
-    assert result["figures"]["puts"] > 0
+    for times in (4, 16, 64):  # on a busy machine clients may begin when a few kills are over
+        try:
+            result = run(peer, "kill", times=times, seed=1)
+        except Absent as missing:
+            pytest.skip(str(missing))
+        assert result["blamed"] == 0, result["first"]
+        assert result["done"]["kill"] == times
+        if result["figures"]["puts"] > 0:
+            return
+    pytest.fail("nothing was put")
