@@ -115,8 +115,13 @@ def test_what_is_not_promised_is_in_brackets() -> None:
 
 # A connection that is cut while the relay lets it in may be collected without having been closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.long
-@pytest.mark.parametrize("peer", ["beanstalkd", "redis-always"])
+@pytest.mark.parametrize(
+    "peer",
+    [
+        pytest.param("beanstalkd", marks=pytest.mark.long),
+        pytest.param("redis-always", marks=pytest.mark.slow),
+    ],
+)
 def test_a_peer_keeps_its_promise_through_kills(peer: str) -> None:
     """It is started, killed and drained, and messages go through it."""
     for times in (4, 16, 64):  # on a busy machine clients may begin when a few kills are over
