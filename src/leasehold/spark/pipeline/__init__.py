@@ -1,13 +1,14 @@
 """Pipelines of stages on Spark: as workers on executors, or as streaming queries."""
 
-from leasehold.spark.pipeline.listener import (
+from leasehold.spark.pipeline.queries import StageQueries, StreamSettings
+from leasehold.spark.pipeline.report import (
     PipelineListener,
     PipelineProgressEvent,
     PipelineStartedEvent,
     PipelineTerminatedEvent,
+    Progress,
+    Report,
 )
-from leasehold.spark.pipeline.queries import StageQueries, StreamSettings
-from leasehold.spark.pipeline.report import Progress, Report
 from leasehold.spark.pipeline.run import Pipeline, PipelineFailed, PipelineRun
 from leasehold.spark.pipeline.settings import RunSettings
 

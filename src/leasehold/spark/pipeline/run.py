@@ -26,9 +26,8 @@ from leasehold.spark.pipeline.channel import Collector, TaskResult
 from leasehold.spark.pipeline.dataframe import Rules, TableStage, transformed
 from leasehold.spark.pipeline.display import display_for
 from leasehold.spark.pipeline.jobs import Cluster, Jobs, Resources, first_line, mebibytes
-from leasehold.spark.pipeline.listener import Listeners
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
-from leasehold.spark.pipeline.report import Progress, Report, Spool
+from leasehold.spark.pipeline.report import Listeners, Progress, Report, Spool
 from leasehold.spark.pipeline.settings import RunSettings
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError

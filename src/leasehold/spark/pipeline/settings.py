@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.spark.pipeline.display import Show
-from leasehold.spark.pipeline.listener import PipelineListener
+from leasehold.spark.pipeline.report import PipelineListener
 from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.options import MAX_CONCURRENCY
