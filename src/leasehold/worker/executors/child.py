@@ -1,16 +1,12 @@
 """What runs in a process that does nothing but call a handler.
 
-It speaks with the worker over a pipe. What the worker says is read by a thread of its own, so that
-it is heard while the handler works; when the worker's end of the pipe closes, because the worker is
-dead, the process ends at once: its lease is not kept any more.
+It speaks with the worker over a pipe: see :mod:`leasehold.worker.ipc`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,15 +16,14 @@ from typing import Any, Final, NamedTuple
 
 from leasehold import spans
 from leasehold.garbage import spare_collecting
-from leasehold.worker.adapters.protocol import Delivery, Saved
+from leasehold.worker.adapters.protocol import Delivery
 from leasehold.worker.handlers import Handler, call, is_async
+from leasehold.worker.ipc import RemoteLease, ToWorker, ignore_signals
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Asked, Kind, Outcome, outcome_of
-from leasehold.worker.timing import SystemTime, Time
+from leasehold.worker.timing import SystemTime
 
 _log: Final = logging.getLogger("leasehold.worker")
-_ORPHANED: Final = 3
-"""Exit status of a process whose worker is dead."""
 
 
 class Job(NamedTuple):
@@ -48,20 +43,6 @@ class Stop(NamedTuple):
     """Of the job that it is meant for; that may be over by now."""
     asked: Asked | None
     why: str
-
-
-class Answer(NamedTuple):
-    """From the worker: what came of an :class:`Ask`."""
-
-    value: Any
-    error: Exception | None
-
-
-class Ask(NamedTuple):
-    """To the worker: a call of one of the message's methods."""
-
-    method: str
-    args: tuple[Any, ...] = ()
 
 
 class Over(NamedTuple):
@@ -87,14 +68,11 @@ class Child:
     def __init__(
         self, pipe: Connection, handlers: list[Handler], decode: Callable[[bytes], Any] | None
     ) -> None:
-        self._pipe = pipe
+        self._worker = ToWorker(pipe)
         self._handlers = handlers
         self._decode = decode
         self._time = SystemTime()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
-        self._asking = threading.Lock()
-        self._writing = threading.Lock()
         self._number = 0
         self._message: Message | None = None
         self._stop: Stop | None = None
@@ -104,41 +82,13 @@ class Child:
     def run(self) -> None:
         """Handle messages until the worker says that there are no more."""
         threading.Thread(target=self._listen, name="leasehold-listen", daemon=True).start()
-        self._send(Ready())
+        self._worker.send(Ready())
         while (job := self._jobs.get()) is not None:
-            self._send(self._handle(job))
-
-    def ask(self, method: str, *args: Any) -> Any:
-        """Have the worker call a method, and return or raise what came of it.
-
-        Raises:
-            LeaseLost: The worker is dead, or says so.
-        """
-        # One at a time: answers come in the order of the questions.
-        with self._asking:
-            self._send(Ask(method, args))
-            answer = self._answers.get()
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
-
-    def _send(self, what: object) -> None:
-        with self._writing:
-            try:
-                self._pipe.send(what)
-            except OSError:
-                os._exit(_ORPHANED)
+            self._worker.send(self._handle(job))
 
     def _listen(self) -> None:
-        while True:
-            try:
-                heard = self._pipe.recv()
-            except (EOFError, OSError):
-                # At once: it must not go on with work whose lease is not kept.
-                os._exit(_ORPHANED)
-            if isinstance(heard, Answer):
-                self._answers.put(heard)
-            elif isinstance(heard, Stop):
+        for heard in self._worker.heard():
+            if isinstance(heard, Stop):
                 self._stopped(heard)
             else:
                 self._jobs.put(heard)
@@ -162,7 +112,9 @@ class Child:
                 cancel()
 
     def _handle(self, job: Job) -> Over:
-        message = Message(job.delivery, _Held(self, self._time), self._time, self._decode)
+        message = Message(
+            job.delivery, RemoteLease(self._worker, self._time), self._time, self._decode
+        )
         self._message, self._number = message, job.number
         self._heed()
         error: BaseException | None = None
@@ -207,42 +159,8 @@ class Child:
             self._cancel = None
 
 
-class _Held:
-    """The lease, which the worker keeps."""
-
-    def __init__(self, child: Child, time: Time) -> None:
-        self._child = child
-        self._time = time
-
-    @property
-    def deadline_s(self) -> float:
-        """See :class:`leasehold.worker.message.Holding`. The worker may go by another time."""
-        left_s: float = self._child.ask("seconds_left")
-        return self._time.monotonic_s() + left_s
-
-    def check(self) -> None:
-        """See :class:`leasehold.worker.message.Holding`."""
-        self._child.ask("check")
-
-    def extend(self, visibility_timeout_s: int) -> None:
-        """See :class:`leasehold.worker.message.Holding`."""
-        self._child.ask("extend", visibility_timeout_s)
-
-    def save(self, saved: Saved) -> None:
-        """See :class:`leasehold.worker.message.Holding`."""
-        self._child.ask("save", saved)
-
-
 def main(pipe: Connection, handlers: list[Handler], decode: Callable[[bytes], Any] | None) -> None:
     """Begin the process. Handlers have been imported by their names to get here."""
-
-    # The worker says when it is over: an interrupt goes to the whole terminal, and some managers of
-    # services signal every process. With a function, unlike SIG_IGN, programs that the handler
-    # starts are not deaf as well.
-    def ignore(*_: object) -> None:
-        return
-
-    signal.signal(signal.SIGINT, ignore)
-    signal.signal(signal.SIGTERM, ignore)
+    ignore_signals("SIGINT", "SIGTERM")
     spare_collecting(seldom=False)
     Child(pipe, handlers, decode).run()

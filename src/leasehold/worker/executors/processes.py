@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
-import pickle
 import signal
 import threading
 from multiprocessing.connection import Connection
@@ -20,6 +18,7 @@ from leasehold.worker.core import Core, Work
 from leasehold.worker.errors import Cancelled, WorkerError
 from leasehold.worker.executors import child
 from leasehold.worker.handlers import Handler
+from leasehold.worker.ipc import answered, spawned
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import INTERRUPTED, LOST, Kind, Outcome, outcome_of
 
@@ -87,18 +86,7 @@ class ProcessRunner:
 
     def spawn(self) -> tuple[SpawnProcess, Connection]:
         """Begin a process."""
-        context = multiprocessing.get_context("spawn")
-        own, other = context.Pipe()
-        process = context.Process(
-            target=child.main,
-            args=(other, self._handlers, self._core.decode),
-            name="leasehold-worker",
-            daemon=True,
-        )
-        process.start()
-        # Its end must not stay open here, or its death would not be noticed.
-        other.close()
-        return process, own
+        return spawned("leasehold-worker", child.main, self._handlers, self._core.decode)
 
     def place_of(self, handler: Handler) -> int:
         """Return by which number the processes know a handler."""
@@ -222,7 +210,7 @@ class _Port:
             heard = self._pipe.recv()
             if isinstance(heard, child.Over):
                 return heard
-            self._send(_answer(message, heard))
+            self._send(answered(message, heard, WorkerError))
 
     def _send(self, what: object) -> None:
         with self._writing:
@@ -272,22 +260,3 @@ class _Port:
         with contextlib.suppress(OSError):
             self._send(None)
         self._death()
-
-
-def _answer(message: Message, ask: child.Ask) -> child.Answer:
-    try:
-        value = getattr(message, ask.method)
-        if callable(value):
-            value = value(*ask.args)
-    except Exception as error:  # noqa: BLE001 - all that the method raises is the handler's to see
-        return child.Answer(None, _portable(error))
-    return child.Answer(value, None)
-
-
-def _portable(error: Exception) -> Exception:
-    """Return the error as it can be sent to another process."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line itself
-    except Exception:  # noqa: BLE001 - anything can go wrong with the errors of others
-        return WorkerError(f"{type(error).__name__}: {error}")
-    return error.with_traceback(None)

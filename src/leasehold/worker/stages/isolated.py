@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import multiprocessing
-import os
 import pickle
 import signal
 import threading
@@ -19,7 +17,16 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from leasehold.worker.adapters.protocol import Delivery, Saved
+from leasehold.worker.adapters.protocol import Delivery
+from leasehold.worker.ipc import (
+    Answer,
+    RemoteLease,
+    ToWorker,
+    answered,
+    ignore_signals,
+    portable,
+    spawned,
+)
 from leasehold.worker.message import Message
 from leasehold.worker.stages.declared import Layout, StageMessage, StageOverdue
 from leasehold.worker.timing import SystemTime
@@ -29,9 +36,6 @@ _PATIENCE_S: Final = 10.0
 """So long a stage may go on that is to stop for another reason than its time, such as that its
 lease is lost; then its process is killed, too."""
 _JOIN_S: Final = 5.0
-_ORPHANED: Final = 3
-"""Exit status of a process whose worker is dead."""
-_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class StageDied(Exception):
@@ -65,20 +69,6 @@ class _Stop(NamedTuple):
     """To the process: the stage is to stop."""
 
     why: str
-
-
-class _Ask(NamedTuple):
-    """From the process: a call of one of the message's methods."""
-
-    method: str
-    args: tuple[Any, ...]
-
-
-class _Answer(NamedTuple):
-    """To the process what came of an ask, and from it what came of the stage."""
-
-    value: Any
-    error: BaseException | None
 
 
 class IsolatedStage:
@@ -148,19 +138,12 @@ class _Process:
     """The worker's side of one process, which is ready when this is made."""
 
     def __init__(self, run: bytes, stage: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(
-            target=main, args=(other, run), name="leasehold-stage", daemon=True
-        )
-        self._process.start()
-        # Its end must not stay open here, or its death would not be noticed.
-        other.close()
+        self._process, self._pipe = spawned("leasehold-stage", main, run)
         self._lock = threading.Lock()
         self._at_work: StageMessage | None = None
         self.is_usable = False
         try:
-            ready: _Answer = self._pipe.recv()
+            ready: Answer = self._pipe.recv()
         except (EOFError, OSError):
             how = self._how()
             self.end()
@@ -180,10 +163,12 @@ class _Process:
             while True:
                 if self._pipe.poll(_LOOK_S):
                     heard = self._pipe.recv()
-                    if isinstance(heard, _Answer):
+                    if isinstance(heard, Answer):
                         self.is_usable = True
                         break
-                    self._pipe.send(_answered(seen, heard))
+                    # A check of the stage knows its time as well.
+                    owner = seen if heard.method == "check" else seen.message
+                    self._pipe.send(answered(owner, heard, RuntimeError))
                 elif seen.message.cancelled and patience_s is None:
                     patience_s = _PATIENCE_S
                     self._pipe.send(_Stop(seen.cancel_reason or "it is to stop"))
@@ -226,16 +211,6 @@ class _Process:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
-def _answered(seen: StageMessage, ask: _Ask) -> _Answer:
-    try:
-        # A check of the stage knows its time as well.
-        owner = seen if ask.method == "check" else seen.message
-        value = getattr(owner, ask.method)
-        return _Answer(value(*ask.args) if callable(value) else value, None)
-    except Exception as error:  # noqa: BLE001 - all that the method raises is the stage's to see
-        return _Answer(None, _portable(error))
-
-
 def packed(run: Callable[..., Any]) -> bytes:
     """Return a function as it can be sent to another process.
 
@@ -257,103 +232,58 @@ def packed(run: Callable[..., Any]) -> bytes:
         ) from error
 
 
-def _portable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line itself
-    except Exception:  # noqa: BLE001 - anything can go wrong with the errors of others
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error.with_traceback(None)
-
-
 # --- in the process ----------------------------------------------------------------------------
 
 
-class _Worker:
-    """The worker, as its process knows it; also the lease on the message."""
+class _Jobs:
+    """What the worker asks for, one after the other, and the message of the one at work."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._asking = threading.Lock()
-        self._answers: SimpleQueue[_Answer] = SimpleQueue()
-        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+    def __init__(self, worker: ToWorker) -> None:
+        self._worker = worker
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self.message: Message | None = None
-        self.time = SystemTime()
         threading.Thread(target=self._listen, name="leasehold-listen", daemon=True).start()
 
-    def ask(self, method: str, *args: Any) -> Any:
-        # One at a time: answers come in the order of the questions.
-        with self._asking:
-            self._pipe.send(_Ask(method, args))
-            answer = self._answers.get()
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+    def next(self) -> _Job:
+        """Wait for the next one."""
+        return self._jobs.get()
 
     def _listen(self) -> None:
-        while True:
-            try:
-                heard = self._pipe.recv()
-            except (EOFError, OSError):
-                # At once: it must not go on with work whose lease is not kept.
-                os._exit(_ORPHANED)
-            if isinstance(heard, _Answer):
-                self._answers.put(heard)
-            elif isinstance(heard, _Stop):
+        for heard in self._worker.heard():
+            if isinstance(heard, _Stop):
                 if self.message is not None:
                     self.message.cancel_token.set(heard.why)
             else:
-                self.jobs.put(heard)
-
-    # --- the lease ---------------------------------------------------------------------------
-
-    @property
-    def deadline_s(self) -> float:
-        left_s: float = self.ask("seconds_left")
-        return self.time.monotonic_s() + left_s
-
-    def check(self) -> None:
-        self.ask("check")
-
-    def extend(self, visibility_timeout_s: int) -> None:
-        self.ask("extend", visibility_timeout_s)
-
-    def save(self, saved: Saved) -> None:
-        self.ask("save", saved)
+                self._jobs.put(heard)
 
 
 def main(pipe: Connection, run: bytes) -> None:
     """Do what the worker says, until it closes the pipe."""
-
-    # The worker says when it is over. With a function, unlike SIG_IGN, programs that the stage
-    # starts are not deaf as well.
-    def ignore(*_: object) -> None:
-        return
-
-    for name in _SIGNALS:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), ignore)
+    ignore_signals("SIGINT", "SIGTERM", "SIGHUP")
+    worker = ToWorker(pipe)
     try:
         stage = pickle.loads(run)  # noqa: S301 - from the worker
     except Exception as error:  # noqa: BLE001 - whatever its modules do
-        pipe.send(_Answer(None, _portable(error)))
+        worker.send(Answer(None, portable(error, RuntimeError)))
         return
-    worker = _Worker(pipe)
-    pipe.send(_Answer(None, None))
+    jobs, time = _Jobs(worker), SystemTime()
+    worker.send(Answer(None, None))
     while True:
-        job = worker.jobs.get()
+        job = jobs.next()
+        jobs.message = message = Message(
+            job.delivery, RemoteLease(worker, time), time, lambda _: worker.ask("payload")
+        )
         try:
-            answer = _Answer(_done(worker, stage, job), None)
+            answer = Answer(_done(message, stage, job), None)
         except BaseException as error:  # noqa: BLE001 - such as sys.exit(): it is the stage's
-            answer = _Answer(None, _portable(error))
+            answer = Answer(None, portable(error, RuntimeError))
         try:
-            pipe.send(answer)
+            worker.send(answer)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            pipe.send(_Answer(None, TypeError(f"a state must be what JSON can say: {error}")))
+            worker.send(Answer(None, TypeError(f"a state must be what JSON can say: {error}")))
 
 
-def _done(worker: _Worker, run: Callable[[Any, Any], Any], job: _Job) -> Any:
-    message = Message(job.delivery, worker, worker.time, lambda _: worker.ask("payload"))
-    worker.message = message
+def _done(message: Message, run: Callable[[Any, Any], Any], job: _Job) -> Any:
     layout = Layout(names=job.names, weights=job.weights, version=job.version)
     seen = StageMessage(message, layout, job.place, job.state, resumed=job.resumed)
     seen.attempt = job.attempt
