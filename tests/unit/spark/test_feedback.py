@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -107,20 +107,6 @@ class Shop:
     def notices(self) -> list[dict[str, Any]]:
         """Return what was told, the oldest first."""
         return [json.loads(each.body) for each in self.client.queue(NAME + NOTICES).peek()]
-
-
-@pytest.fixture
-def server() -> Iterator[InProcessServer]:
-    """A server whose clock stands still."""
-    with InProcessServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: InProcessServer) -> Iterator[Client]:
-    """A client of it."""
-    with server.client() as made:
-        yield made
 
 
 def test_a_timeout_that_is_too_short_is_doubled_step_by_step(

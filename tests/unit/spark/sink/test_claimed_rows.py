@@ -27,12 +27,6 @@ NAME = transaction_name("q", 0)
 
 
 @pytest.fixture
-def server() -> Iterator[InProcessServer]:
-    with InProcessServer() as started:
-        yield started
-
-
-@pytest.fixture
 def client(server: InProcessServer) -> Iterator[Client]:
     with server.client() as made:
         made.queue("out").create()

@@ -14,20 +14,6 @@ from tests.unit.spark.stream.driving import Driving
 
 
 @pytest.fixture
-def server() -> Iterator[InProcessServer]:
-    """A server whose clock stands still."""
-    with InProcessServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: InProcessServer) -> Iterator[Client]:
-    """A client of it."""
-    with server.client() as made:
-        yield made
-
-
-@pytest.fixture
 def queue(client: Client) -> QueueHandle:
     """An empty queue."""
     handle = client.queue("orders")
