@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from tests.reliability.proxy import who_was_let_in
+
 _T = TypeVar("_T")
 _CHUNK_BYTES: Final = 65_536
 _WAIT_S: Final = 20.0
-_TURNS: Final = 10
-"""Of the loop, which more than suffice for a connection to be made."""
 
 
 class Relay:
@@ -124,8 +124,7 @@ class Relay:
         await self._drop()
 
     async def _drop(self) -> None:
-        for _ in range(_TURNS):  # who was just let in is only then among the tasks
-            await asyncio.sleep(0)
+        await who_was_let_in()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -57,6 +57,12 @@ _TURNS: Final = 10
 _SWALLOWED: Final = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
 
 
+async def who_was_let_in() -> None:
+    """Wait for the tasks of connections that the loop has just accepted to begin."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
 class Proxy:
     """Stands before a server on this machine; a context manager, with a thread of its own.
 
@@ -98,8 +104,7 @@ class Proxy:
 
     async def _stop(self) -> None:
         self._server.close()
-        for _ in range(_TURNS):  # who was just let in is only then among the connections
-            await asyncio.sleep(0)
+        await who_was_let_in()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

@@ -19,7 +19,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from proof.history.adapters import Promise, Unknown
+from proof.history.adapters import Promise, Queue, Unknown
 from proof.history.peers.server import LEASE_S, TIMEOUT_S, PeerServer
 from proof.history.records import Delivery
 
@@ -46,8 +46,11 @@ async def _connect(port: int) -> Any:
     )
 
 
-class JetStreamQueue:
-    """One stream of one subject, pulled over a connection of its own."""
+class JetStreamQueue(Queue):
+    """One stream of one subject, pulled over a connection of its own.
+
+    Not peeked at: whoever reads a stream directly sees what is held, too.
+    """
 
     def __init__(self, port: int, stream: str) -> None:
         self._stream = stream
@@ -86,11 +89,6 @@ class JetStreamQueue:
             Delivery(each.data.decode(), each.reply, None, str(each.metadata.sequence.stream))
             for each in taken
         ]
-
-    def peek(self, limit: int) -> Sequence[Delivery]:
-        """Tell nothing: whoever reads a stream directly sees what is held, too."""
-        del limit
-        return []
 
     def renew(self, delivery: Delivery, lease_s: float, saved: str) -> str:
         """Say that work goes on, and ask something, so that an answer says that it was heard."""

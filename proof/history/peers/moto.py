@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from proof.history.adapters import Promise, Refused, Unknown
+from proof.history.adapters import Promise, Queue, Refused, Unknown
 from proof.history.peers.server import TIMEOUT_S, PeerServer, accepts
 from proof.history.records import Delivery
 
@@ -31,7 +31,7 @@ _SIGNED: Final = (
 _COUNTS: Final = ("", "Delayed", "NotVisible")
 
 
-class MotoQueue:
+class MotoQueue(Queue):
     """One queue over one connection."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -84,11 +84,6 @@ class MotoQueue:
             Delivery(each["Body"], each["ReceiptHandle"], None, each["MessageId"])
             for each in said.get("Messages", [])
         ]
-
-    def peek(self, limit: int) -> Sequence[Delivery]:
-        """Tell nothing: there is no call for it."""
-        del limit
-        return []
 
     def renew(self, delivery: Delivery, lease_s: float, saved: str) -> str:
         """ChangeMessageVisibility."""

@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.peers.postgres import prepare_script
 from tests.postgres import USER, Cluster, find_programs
 
-from proof.history.adapters import Promise, Refused, Unknown
+from proof.history.adapters import Promise, Queue, Refused, Unknown
 from proof.history.peers.server import TIMEOUT_S, PeerServer
 from proof.history.records import Delivery
 
@@ -43,7 +43,7 @@ def _errors() -> Iterator[None]:
         raise Unknown(str(error)) from error
 
 
-class PgmqQueue:
+class PgmqQueue(Queue):
     """One queue over one connection."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -72,11 +72,6 @@ class PgmqQueue:
             Delivery(body, f"{msg_id}/{self._me}/{self._calls}", reads, str(msg_id))
             for msg_id, reads, body in rows
         ]
-
-    def peek(self, limit: int) -> Sequence[Delivery]:
-        """Tell nothing: there is no call for it."""
-        del limit
-        return []
 
     def renew(self, delivery: Delivery, lease_s: float, saved: str) -> str:
         """Set the moment at which it is visible."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import amqp
 
-from proof.history.adapters import Promise, Refused, Unknown
+from proof.history.adapters import Promise, Queue, Refused, Unknown
 from proof.history.peers.server import TIMEOUT_S, PeerServer, free_port
 from proof.history.records import Delivery
 
@@ -51,7 +51,7 @@ def _connect(port: int) -> Any:
     return connection
 
 
-class RabbitQueue:
+class RabbitQueue(Queue):
     """One queue over one connection with one channel."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -86,11 +86,6 @@ class RabbitQueue:
                 self._tags[token] = message.delivery_info["delivery_tag"]
                 taken.append(Delivery(str(message.body), token))
         return taken
-
-    def peek(self, limit: int) -> Sequence[Delivery]:
-        """Tell nothing: there is no call for it."""
-        del limit
-        return []
 
     def renew(self, delivery: Delivery, lease_s: float, saved: str) -> str:
         """Never asked for."""

@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proof.history.adapters import Promise, Refused, Unknown
+from proof.history.adapters import Promise, Queue, Refused, Unknown
 from proof.history.peers.server import LEASE_S, TIMEOUT_S, PeerServer
 from proof.history.records import Delivery
 
@@ -50,8 +50,8 @@ def _errors() -> Iterator[None]:
         raise Unknown(str(error)) from error
 
 
-class RedisQueue:
-    """One stream, read as a consumer of its own."""
+class RedisQueue(Queue):
+    """One stream, read as a consumer of its own. Not peeked at: XRANGE shows what is held, too."""
 
     def __init__(self, port: int, stream: str) -> None:
         self._redis = _client(port)
@@ -84,11 +84,6 @@ class RedisQueue:
             Delivery(fields["b"], f"{entry}/{self._me}/{self._calls}", None, entry)
             for entry, fields in entries
         ]
-
-    def peek(self, limit: int) -> Sequence[Delivery]:
-        """Tell nothing: XRANGE shows what is held, too."""
-        del limit
-        return []
 
     def renew(self, delivery: Delivery, lease_s: float, saved: str) -> str:
         """Never asked for."""
