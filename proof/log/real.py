@@ -24,6 +24,8 @@ from leasehold.client import Client
 from proof.log import workload
 
 _EXPORT_S: Final = 60
+_EXPORT_INTERVAL_S: Final = 5
+"""Nobody waits for the end of a minute, and the log is still exported in several files."""
 _LEAST_AT_ONCE: Final = 1_000
 _PARTS: Final = 20
 """Events for each message that is in memory at once, where there are many."""
@@ -82,6 +84,7 @@ def _play(
             how = dict(options)
             if not number:
                 how["--events-folder"] = str(exported)
+                how["--events-export-interval-s"] = str(_EXPORT_INTERVAL_S)
             server = KillableServer(folder / f"data{number}", options=how)
             server.start()
             stack.callback(_end, server)

@@ -163,6 +163,34 @@ def test_a_group_stands_still_in_the_middle_of_a_receive(asker: Asker) -> None:
     assert serve(asker, 1, 9) == ["a", "a"]
 
 
+def test_what_would_halt_its_group_waits_for_those_before_it(asker: Asker) -> None:
+    """A receive of several gets what comes before it, and the log tells one after the other."""
+    asker.govern(groups=HALTING, failure_policy=FailurePolicy(max_lapses=1))
+    fill(asker, a=3, b=1)
+    first, *_ = asker.receive(9, lease_s=1)
+    asker.release(first)
+    asker.clock.advance(s=2)
+    got = asker.receive(9)
+    assert [lease.message.detail.group_id for lease in got] == ["a"]
+    assert look(asker).halt is None
+    asker.complete(got[0])
+    assert asker.receive(9) == ()
+    assert look(asker).halt is not None
+
+
+def test_a_claim_leaves_what_would_halt_its_group(asker: Asker) -> None:
+    """It has what comes before that."""
+    asker.govern(groups=HALTING, failure_policy=FailurePolicy(max_lapses=1))
+    fill(asker, a=3)
+    first, *_ = asker.receive(9, lease_s=1)
+    asker.release(first)
+    asker.clock.advance(s=2)
+    asker.attach()
+    asker.claim()
+    assert [message.detail.lapses for message in asker.read_claim()] == [0]
+    assert look(asker).halt is None
+
+
 def test_what_is_on_leases_is_worked_on(asker: Asker) -> None:
     """A group that stands still takes answers, and puts."""
     asker.govern(groups=HALTING)

@@ -465,7 +465,7 @@ Boxes: TypeAlias = dict[tuple[str, str], Box]
 NO_POLICY = FailurePolicy()
 _Found: TypeAlias = tuple[int, Message]
 """Row key and message, with its lapse noted."""
-_Judge: TypeAlias = Callable[[int], tuple[_Found | None, bool]]
+_Judge: TypeAlias = Callable[[int, int], tuple[_Found | None, bool]]
 """See :meth:`Taking._good`."""
 
 
@@ -550,13 +550,19 @@ class Taking:
         now_ms = self._tables.now_ms
         return next_group(turns, now_ms, _GroupLooks(table, turns, now_ms, _any))
 
-    def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
+    def _good(
+        self, table: QueueTable, left: list[int], row_key: int, given: int = 0
+    ) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.
 
-        *left* says how many may go there.
+        *left* says how many may go there. What would halt its group waits if others of it, which
+        are *given*, are delivered at the same time: they were not stopped by that.
         """
         message = after_lapse(table.rows[row_key], self._tables.now_ms)
         reason = self.reason_against(table, message)
+        groups = table.queue.settings.groups
+        if reason is not None and given and groups and groups.halts(message.detail.group_id):
+            return None, False
         left[0] -= reason is not None
         if left[0] < 0:
             return None, False
@@ -642,7 +648,7 @@ class _GroupLook:
             if message.visible_at_ms <= now_ms and not table.hides(key)
         ]
         others = [each for each in own if each not in ready]
-        self._good = good
+        self._good, self._given = good, 0
         self._again_ms = min((_ends_ms(table, *each) for each in others), default=NEVER_MS)
         self._oldest_ms = min((message.visible_at_ms for _, message in ready), default=NEVER_MS)
         if is_ordered(policy, group):
@@ -692,9 +698,10 @@ class _GroupLook:
     def take(self) -> _Found | None:
         """See :class:`Look`."""
         while self._ready and self._room > 0:
-            found, may_go_on = self._good(self._ready.pop(0)[0])
+            found, may_go_on = self._good(self._ready.pop(0)[0], self._given)
             if found is not None:
                 self._room -= 1
+                self._given += 1
                 self._count_given()
                 return found
             if self._group in self._table.halts:
@@ -717,7 +724,7 @@ class _GroupLook:
         return at_ms, min(self._oldest_ms, at_ms)
 
 
-def _any(_: int) -> tuple[None, bool]:
+def _any(_: int, __: int) -> tuple[None, bool]:
     return None, False
 
 

@@ -37,9 +37,9 @@ from leasehold.stores.sql.catalog import Entry, is_grouped, lanes_of, priority_o
 from leasehold.stores.sql.rows import Cell, Row, message_of, visible_from
 from leasehold.stores.sql.state import State
 
-Good: TypeAlias = Callable[[Row], bool | None]
-"""Tells whether a message may be delivered; if not, it has moved it to the poison queue. None if
-there were too many of those."""
+Good: TypeAlias = Callable[[Row, int], bool | None]
+"""Tells whether a message may be delivered, told how many of its group came before it; if not, it
+has moved it to the poison queue. None if none may go there now."""
 _AT_ONCE: Final = 32
 """Messages of one group that are read at first, at most; four times as many each time that is not
 enough."""
@@ -623,7 +623,7 @@ class _Look:
             row = self._bound = rows.pop(0)
             self._taken.add(Cell.row_key(row))
             good = self._looks.good
-            is_good = True if good is None else good(row)
+            is_good = True if good is None else good(row, self.given)
             if is_good:
                 self._looks.wanted -= 1
                 self.given += 1

@@ -591,11 +591,21 @@ class Search:
                 return rows
             rows = self._next(entry, now_ms, wanted, query, step)
 
-    def _is_good(self, entry: Entry, now_ms: int, left: _Budget, row: Row) -> bool | None:
+    def _is_good(
+        self, entry: Entry, now_ms: int, left: _Budget, row: Row, given: int = 0
+    ) -> bool | None:
         """Tell whether a message may be delivered; what may not goes to the poison queue.
 
+        Args:
+            entry: The queue.
+            now_ms: The time.
+            left: How many may go there.
+            row: The message.
+            given: Messages of its group that are delivered before it.
+
         Returns:
-            None if too many have gone there.
+            None if it is to wait: too many have gone there, or it would halt its group, which
+            was given something in the same batch.
         """
         policy = entry.queue.settings.failure_policy
         # What was never received before has used up nothing.
@@ -606,6 +616,9 @@ class Search:
         reason = exhausted_on_receive(lapsed, policy)
         if reason is None:
             return True
+        groups = entry.queue.settings.groups
+        if given and groups is not None and groups.halts(message.detail.group_id):
+            return None
         if not left.count:
             return None
         if lapsed is not message:
