@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import StoreFull, Unavailable
+from leasehold.domain.errors import OutcomeUnknown, StoreFull, Unavailable
 from leasehold.domain.model import Lease
 from leasehold.stores.postgres import PostgresStore, primary
 from leasehold.stores.postgres import store as postgres_store
@@ -229,6 +229,24 @@ def test_nobody_answers(gated: Rig, gate: Gate, monkeypatch: pytest.MonkeyPatch)
     gated.check("c")
 
 
+@pytest.mark.parametrize("cut", Cut)
+def test_nobody_answers_after_a_commit(
+    gated: Rig, gate: Gate, cut: Cut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there or not, and nobody can be asked: no caller is told that nothing was done."""
+    monkeypatch.setattr(primary, "PATIENCE_S", 0.2)
+    gated.asker.put("a")
+    put = gated.asker.put_command("b")
+    gated.store.execute([put], now_ms=gated.asker.clock.now_ms())
+    gate.arm(cut)
+    gate.is_open = False
+    with pytest.raises(OutcomeUnknown):
+        gated.store.commit()
+    gate.is_open = True
+    put_when_possible(gated, "c")
+    gated.check("a", "c", *(["b"] if cut is Cut.AFTER else []))
+
+
 # --- the server ----------------------------------------------------------------------------------
 
 
@@ -250,7 +268,7 @@ def test_a_crash_at_the_commit_of_a_batch_without_events(rig: Rig) -> None:
     rig.store.execute([command], now_ms=rig.asker.clock.now_ms())
     rig.cluster.stop("immediate")
     rig.cluster.start()
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown):
         rig.store.commit()
     assert rig.asker.ask(c.GetAccountDocument(ACCOUNT, "kind")).content is None
     rig.check()
@@ -398,7 +416,7 @@ def test_a_wait_for_a_standby_that_somebody_has_ended(rig: Rig) -> None:
         finally:
             raw.execute("ALTER SYSTEM RESET synchronous_standby_names")
             raw.execute("SELECT pg_reload_conf()")
-    assert isinstance(found[0], Unavailable)
+    assert isinstance(found[0], OutcomeUnknown)
     rig.check(*put)
 
 

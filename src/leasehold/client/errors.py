@@ -344,7 +344,10 @@ class Forbidden(ServerProblem):
 
 
 class Unavailable(ServerProblem):
-    """The server cannot do this now: full, overloaded, stopping, or its store failed or moved."""
+    """The server cannot do this now: full, overloaded, stopping, or its store failed or moved.
+
+    ``outcome_unknown`` is true if it may have been done all the same.
+    """
 
     @property
     def retry_after_s(self) -> float | None:
@@ -352,7 +355,9 @@ class Unavailable(ServerProblem):
         return self.problem.retry_after_s
 
 
-REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping", "account-moved"})
+REFUSED_BEFORE_WORK: Final = frozenset(
+    {"store-full", "store-unavailable", "overloaded", "stopping", "account-moved"}
+)
 """Codes of 503 after which it is certain that nothing was done."""
 
 _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
@@ -388,6 +393,8 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "overloaded": (Unavailable, 503),
     "stopping": (Unavailable, 503),
     "account-moved": (Unavailable, 503),
+    "store-unavailable": (Unavailable, 503),
+    "outcome-unknown": (Unavailable, 503),
     "store-failed": (Unavailable, 503),
 }
 _BY_STATUS: Final[dict[int, type[ServerProblem]]] = {

@@ -283,7 +283,10 @@ class BodyUnreadable(LeaseholdError):
 
 
 class Unavailable(LeaseholdError):
-    """The server cannot do this now; nothing was changed and the same call may work later."""
+    """The server cannot do this now; the same call may work later.
+
+    Nothing was changed, except perhaps after :class:`OutcomeUnknown`.
+    """
 
 
 class StoreFull(Unavailable):
@@ -306,5 +309,9 @@ class AccountMoved(Unavailable):
         self.account = account
 
 
-class StoreFailed(Unavailable):
-    """The store failed while writing, so whether the command took effect is not known."""
+class OutcomeUnknown(Unavailable):
+    """Whether the command took effect is not known: its commit has got no answer."""
+
+
+class StoreFailed(OutcomeUnknown):
+    """The store failed while writing, and is of no more use."""

@@ -51,7 +51,7 @@ class BatchResult(NamedTuple):
     results: list[Result]
     """One for each command; of no use if there is an error."""
     error: BaseException | None = None
-    """Why nothing of it was done. After StoreFailed it is unknown whether it was."""
+    """Why nothing of it was done. After OutcomeUnknown it is unknown whether it was."""
     commit_s: float | None = None
     """Seconds that the commit took, if it wrote anything."""
 

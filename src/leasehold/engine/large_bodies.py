@@ -21,7 +21,7 @@ from leasehold.bodies.base import KEY_BYTES, BodyStore
 from leasehold.clock import Clock
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.commands import ForgetBodyGarbage, KnownBodies, ReadBodyGarbage
-from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
+from leasehold.domain.errors import LeaseholdError, OutcomeUnknown, StoreFull
 from leasehold.domain.model import BodyRef, Queue
 from leasehold.engine.body_reading import (
     AT_ONCE,
@@ -164,7 +164,7 @@ class LargeBodies:
             result = await self._perform(bare)
             unused.difference_update(ref.key for ref in adopted(bare, result))
             unused.update(await self._in_vain(bare, result))
-        except (StoreFailed, asyncio.CancelledError):
+        except (OutcomeUnknown, asyncio.CancelledError):
             unused.clear()  # it may be done all the same: the search will tell
             raise
         except Exception:

@@ -80,7 +80,8 @@ class Store(Protocol):
             StoreFull: There is no room on the disk. Nothing of the batch was done. ``execute``
                 may be called with it once more: whatever needs room is then refused with
                 StoreFull, and the rest works from a reserve.
-            StoreFailed: What was done of the batch is unknown, and the store is of no more use.
+            OutcomeUnknown: What was done of the batch is unknown; the store goes on.
+            StoreFailed: The same, and the store is of no more use.
         """
         ...
 

@@ -408,7 +408,7 @@ class ServerFaults:
         """Have the next transactions that write for clients fail; 0 for none.
 
         Nothing of them is done. All whose requests shared one are told 503 (``ServerBusy``,
-        ``overloaded``).
+        ``store-unavailable``).
         """
         self._change(fail_commits=count)
 

@@ -530,7 +530,7 @@ class FaultsRequest(Request):
 
     fail_commits: Annotated[int, between((0, MAX_FAULTS))] | None = None
     """Transactions that write something for clients and fail. Nothing of them is done, and all
-    whose requests shared one are told ``overloaded``."""
+    whose requests shared one are told ``store-unavailable``."""
     drop_answers: Annotated[int, between((0, MAX_FAULTS))] | None = None
     """Answers to requests that changed something and are not given: what was asked for is done, and
     the connection is cut."""

@@ -75,6 +75,8 @@ CODES = {
     "store-full": (503, errors.Unavailable),
     "overloaded": (503, errors.Unavailable),
     "stopping": (503, errors.Unavailable),
+    "store-unavailable": (503, errors.Unavailable),
+    "outcome-unknown": (503, errors.Unavailable),
     "store-failed": (503, errors.Unavailable),
     "invalid-request": (400, ServerProblem),
     "something-of-tomorrow": (418, ServerProblem),

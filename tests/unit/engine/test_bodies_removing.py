@@ -11,6 +11,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
+    OutcomeUnknown,
     StoreFailed,
     StoreFull,
     Unavailable,
@@ -202,12 +203,13 @@ def test_a_server_killed_between_removal_and_forgetting_removes_again() -> None:
     play(scenario)
 
 
-def test_a_commit_whose_fate_is_unknown_keeps_its_body() -> None:
+@pytest.mark.parametrize("error", [OutcomeUnknown, StoreFailed])
+def test_a_commit_whose_fate_is_unknown_keeps_its_body(error: type[OutcomeUnknown]) -> None:
     """When the store fails while writing, the message may be there: the search decides later."""
 
     async def scenario(world: World) -> None:
-        world.store.commit_errors = [StoreFailed()]
-        with pytest.raises(StoreFailed):
+        world.store.commit_errors = [error()]
+        with pytest.raises(error):
             await world.put()
         await world.settle()
         assert len(world.kept.kept) == 1

@@ -128,7 +128,7 @@ def test_failed_commits_do_nothing(server: InProcessServer) -> None:
         server.faults.fail_commits(2)
         with pytest.raises(Unavailable) as native:
             queue.put("1")
-        assert native.value.code == "overloaded"
+        assert native.value.code == "store-unavailable"
         with pytest.raises(AzureError, match="ServerBusy"):
             official(server).send_message("2")
         assert server.faults.left() == Faults()

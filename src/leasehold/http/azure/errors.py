@@ -224,6 +224,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
         "The account was moved to another store, which has to be named in account_stores of this "
         "server."
     ),
+    domain.OutcomeUnknown: _plain("OperationTimedOut"),
     domain.StoreFailed: _plain("OperationTimedOut"),
     auth.AuthError: _with_detail("AuthenticationFailed"),
     auth.NoCredentials: _with_detail("NoAuthenticationInformation"),

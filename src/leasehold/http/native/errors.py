@@ -313,11 +313,12 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.AlreadyPublished: _plain("already-published"),
     domain.ChunkOutOfTurn: _chunk_out_of_turn,
     domain.BodyUnreadable: _body_unreadable,
-    domain.Unavailable: _busy("overloaded"),
+    domain.Unavailable: _busy("store-unavailable"),
     domain.StoreFull: _busy("store-full"),
     domain.Overloaded: _busy("overloaded"),
     domain.Stopping: _busy("stopping"),
     domain.AccountMoved: _busy("account-moved"),
+    domain.OutcomeUnknown: _busy("outcome-unknown"),
     domain.StoreFailed: _busy("store-failed"),
     auth.AuthError: _UNAUTHENTICATED,
     auth.NoCredentials: _UNAUTHENTICATED,
@@ -691,6 +692,21 @@ CODES: Final[dict[str, Code]] = {
         "The server still looks for the account in the store that it has left. Nothing was done.",
         "Whoever runs the server names the account's new store in `account_stores` and starts the "
         "server again; after that, send the request once more. Nothing is lost.",
+    ),
+    "store-unavailable": Code(
+        503,
+        "The store cannot be used now",
+        "The database or the store of large bodies cannot be reached, or is busy. Nothing was "
+        "done.",
+        "Send it again after a pause that grows from try to try.",
+    ),
+    "outcome-unknown": Code(
+        503,
+        "Whether it was done is not known",
+        "The connection to the database was lost while the request was committed. Whether it took "
+        "effect is not known.",
+        "Send the request again if that does no harm; a message put with a `dedup_key` is not put "
+        "twice.",
     ),
     "store-failed": Code(
         503,

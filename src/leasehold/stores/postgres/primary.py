@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors
 
 from leasehold.clock import Clock, SystemClock
-from leasehold.domain.errors import Unavailable
+from leasehold.domain.errors import OutcomeUnknown, Unavailable
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.cursor import Direct
 from leasehold.stores.sql.statements import load_queries
@@ -24,7 +24,7 @@ _WAITS: Final = 3
 _COMMIT: Final = b"COMMIT"
 
 
-class NotReplicated(Unavailable):
+class NotReplicated(OutcomeUnknown):
     """The transaction is committed, but an operator has ended the wait for the standbys."""
 
 

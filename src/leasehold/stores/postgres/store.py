@@ -13,7 +13,7 @@ from leasehold.clock import Verdict
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ReadClaim
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
-from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
+from leasehold.domain.errors import OutcomeUnknown, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import Queue
 from leasehold.stores.base import COMMANDS, StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
@@ -258,7 +258,8 @@ class PostgresStore:
         ``execute`` has returned then holds its new results.
 
         Raises:
-            Unavailable: Nothing was done; or the connection is lost, and it is unknown.
+            OutcomeUnknown: The connection was lost, and nobody can tell what became of the batch.
+            Unavailable: Nothing was done.
         """
         until_s = self._primary.deadline_s()
         for left in reversed(range(_TRIES)):
@@ -304,13 +305,20 @@ class PostgresStore:
         """Find out whether the batch was committed; if not, play it again."""
         writer, trace = self._primary.writer, self._trace
         batch, now_ms, results = self._played
-        self._recover(error, until_s, last=False)
+        try:
+            self._recover(error, until_s, last=False)
+        except Unavailable as unavailable:
+            if self._primary.is_lost:  # so there is nobody who could be asked
+                raise OutcomeUnknown from unavailable
+            raise
         outcome = Outcome.UNDONE  # the database has said so
         if self._primary.writer is not writer:
             outcome = self._outcome(writer, trace)
         if outcome is Outcome.COMMITTED:
             return True
-        if outcome is Outcome.UNKNOWN or last:
+        if outcome is Outcome.UNKNOWN:
+            raise OutcomeUnknown from error
+        if last:
             raise Unavailable from error
         results[:] = self._play(batch, now_ms, until_s)
         return False

@@ -6,7 +6,14 @@ import pytest
 import structlog.testing
 
 from leasehold.domain.commands import GetQueue, ListQueues
-from leasehold.domain.errors import Overloaded, Stopping, StoreFailed, StoreFull
+from leasehold.domain.errors import (
+    OutcomeUnknown,
+    Overloaded,
+    Stopping,
+    StoreFailed,
+    StoreFull,
+    Unavailable,
+)
 from leasehold.http.native import MAX_REQUEST_BODY_BYTES
 from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
 
@@ -78,6 +85,8 @@ def test_headers(native: Native) -> None:
         (Overloaded(), "overloaded"),
         (Stopping(), "stopping"),
         (StoreFull(), "store-full"),
+        (Unavailable(), "store-unavailable"),
+        (OutcomeUnknown(), "outcome-unknown"),
         (StoreFailed(), "store-failed"),
     ],
 )

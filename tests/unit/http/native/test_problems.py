@@ -70,7 +70,7 @@ def test_subclass_is_treated_as_its_parent() -> None:
     class _Unheard(errors.Unavailable):
         pass
 
-    assert problem_of(_Unheard()).code == "overloaded"
+    assert problem_of(_Unheard()).code == "store-unavailable"
 
 
 @pytest.mark.parametrize("code", CODES)

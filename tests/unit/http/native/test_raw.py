@@ -171,7 +171,7 @@ def test_lists_say_why_there_is_no_body(native: Native, problem: str) -> None:
     [
         ("missing", 500, "body-unreadable"),
         ("corrupt", 500, "body-unreadable"),
-        ("unreachable", 503, "overloaded"),
+        ("unreachable", 503, "store-unavailable"),
     ],
 )
 def test_a_body_that_cannot_be_read_is_an_error(

@@ -60,6 +60,8 @@ def test_every_error_has_a_meaning(error: Exception, meaning: type[QueueError]) 
     [
         (of_code("store-full"), False),
         (of_code("overloaded"), False),
+        (of_code("store-unavailable"), False),
+        (of_code("outcome-unknown"), True),
         (of_code("store-failed"), True),
         (of_code("too-many", 429), False),
         (of_code("internal", 500), True),
