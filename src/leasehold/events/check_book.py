@@ -515,6 +515,15 @@ class Book:
         """How many messages are kept in memory."""
         return len(self._messages)
 
+    @property
+    def is_of_one_group(self) -> bool:
+        """Whether all of these are of one group, which is never judged in parts."""
+        found = iter(self._messages.values())
+        first = next(found, None)
+        if first is None or first.group is None:
+            return False
+        return all(each.group == first.group for each in found)
+
     def live_ids(self, place: tuple[str, str]) -> set[str]:
         """Return the messages that a queue has by now, without what is staged."""
         since = self._find(place).since

@@ -48,7 +48,8 @@ def check_all(
     Args:
         read: Reads the log from the beginning, in pieces; called again where it is read again.
         at_once: Messages that are kept in memory at most, some 600 bytes each. With more of them
-            the log is judged in parts, and read once for each. None: all, in one go.
+            the log is judged in parts, and read once for each; those of one group stay together,
+            however many there are. None: all, in one go.
         read_again: Told in how many parts the log is read, when that is more than before.
         how: See :class:`~leasehold.events.check.Checker`.
     """
@@ -56,10 +57,13 @@ def check_all(
     result: Report | None = None
     while todo:
         shards, shard = todo.pop()
-        checker = Checker(shard=(shards, shard), **how)
+        checker, most = Checker(shard=(shards, shard), **how), at_once
         for rows in read():
             checker.feed(rows)
-            if at_once is not None and checker.live > at_once:
+            if most is not None and checker.live > most:
+                if checker.is_of_one_group:
+                    most = 2 * checker.live
+                    continue
                 read_again(shards * _SPLIT)
                 todo += [(shards * _SPLIT, shard + more * shards) for more in range(_SPLIT)]
                 break

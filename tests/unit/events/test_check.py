@@ -70,6 +70,19 @@ def test_nothing_is_wrong_with_what_a_store_writes(kind: str, size: int, tmp_pat
     assert (in_parts.violations, in_parts.live) == ([], report.live)
 
 
+def test_a_large_group_is_judged_whole() -> None:
+    """However few messages may be in memory at once, the log is read a few times only."""
+    asker = Asker(MemoryStore(), ManualClock())
+    asker.create()
+    for number in range(60):
+        asker.put(detail=Detail(group_id="large" if number % 3 else None))
+    rows = [row_of_event(event) for event in asker.events()]
+    parts: list[int] = []
+    report = check_all(lambda: [[row] for row in rows], at_once=5, read_again=parts.append)
+    assert (report.events, report.live, report.violations) == (len(rows), 60, [])
+    assert max(parts) <= 64
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_log_may_begin_anywhere(seed: int, tmp_path: Path) -> None:
     """What was there before is known from its first event on."""
