@@ -18,10 +18,12 @@ from leasehold.domain.command import AnyCommand, Lock
 from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.filters import EVERYTHING
-from leasehold.domain.model import Lease, Outcome, Progress
+from leasehold.domain.model import Detail, Lease, Outcome, Progress
+from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
+from leasehold.stores.postgres.state import SharedState
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, STREAM, Asker
 from tests.postgres import empty, find_programs, shared_cluster
@@ -219,3 +221,31 @@ def test_what_a_heartbeat_tells_does_not_undo_what_another_server_does(
         assert seen.message.detail.progress == HALF
         assert seen.message.fence == lease.message.fence + 1
         assert isinstance(one.complete(lease), LeaseLost)
+
+
+def test_what_comes_back_during_a_look_is_not_overtaken(
+    servers: tuple[Asker, Asker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server gives a message back after what is visible of its group was read."""
+    one, two = servers
+    one.create("ordered")
+    one.govern("ordered", groups=GroupSettings(order=GroupOrder.FIFO))
+    for body in ("first", "second"):
+        one.put(body, queue="ordered", detail=Detail(group_id="a"))
+    (held,) = one.receive(1, queue="ordered")
+    store = two.store
+    assert isinstance(store, PostgresStore)
+    fetch, given_back = SharedState.fetch, list[object]()
+
+    def fetch_late(state: SharedState, query: str, *bounds: Any) -> list[Any]:
+        if state is store._state and query == "groups_held" and not given_back:
+            given_back.append(one.release(held, queue="ordered"))
+        return fetch(state, query, *bounds)
+
+    monkeypatch.setattr(SharedState, "fetch", fetch_late)
+    assert two.receive(1, queue="ordered") == ()
+    monkeypatch.undo()
+    assert len(given_back) == 1
+    two.clock.advance(ms=50)
+    got = two.receive(2, queue="ordered")
+    assert [lease.message.body for lease in got] == [b"first", b"second"]

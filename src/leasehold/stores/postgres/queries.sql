@@ -222,12 +222,16 @@ FROM unnest($2::text[]) AS g (name), LATERAL (
      ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
 -- name: groups_held
--- What was received and is not visible: all, what is on leases, and when the first of it is free.
-SELECT name, count(*), sum((phase = 2)::int)::bigint, min(least(visible_at_ms, expires_at_ms))
+-- What was received and is not visible: all, what is on leases, and when the first of it is free;
+-- and how much was received and is visible.
+SELECT name, count(*) FILTER (WHERE visible_at_ms > $3),
+       count(*) FILTER (WHERE visible_at_ms > $3 AND phase = 2),
+       min(least(visible_at_ms, expires_at_ms)) FILTER (WHERE visible_at_ms > $3),
+       count(*) FILTER (WHERE visible_at_ms <= $3)
 FROM unnest($2::text[]) AS g (name), LATERAL (
     SELECT phase, visible_at_ms, expires_at_ms FROM message
     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
-      AND visible_at_ms > $3 AND expires_at_ms > $3) AS m
+      AND visible_at_ms IS NOT NULL AND expires_at_ms > $3) AS m
 GROUP BY name
 
 -- name: group_held_rows

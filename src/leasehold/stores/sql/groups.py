@@ -126,7 +126,7 @@ class GroupSearch:
         for lane in entry.lanes:
             if lane.is_grouped:
                 bounds = (lane.partition, group, now_ms)
-                for _, _, own_leased, _ in state.fetch(
+                for _, _, own_leased, *_ in state.fetch(
                     "groups_held", (lane.partition, names, now_ms)
                 ):
                     leased += own_leased
@@ -264,7 +264,11 @@ class _Looks:
         """Look at groups in which anything may be, whoever else gives messages of them."""
         allowed = self.state.lock_groups(self.entry, names)
         found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
-        held = self._held(allowed)
+        held, visible = self._held(allowed)
+        if self.policy.order is GroupOrder.FIFO:
+            # Others give back, renew and settle what they hold while we look, and do not wait for
+            # us: a message that came back in between is before those that were found.
+            allowed = [name for name in allowed if visible[name] <= found[name].received]
         ended: dict[str, _Look] = {}
         full_at_us: dict[str, int] = {}
         if self.policy.has_rates:
@@ -381,6 +385,7 @@ class _Looks:
             for name, *row in self.state.fetch(query, (lane, *bounds)):
                 heads = found[name]
                 again = Cell.dequeue_count(row) > 0
+                heads.received += again and until_ms is None
                 counts[name, again] = count = counts.get((name, again), 0) + 1
                 if count >= limit and not (again and is_ordered):
                     heads.is_whole = False
@@ -420,25 +425,31 @@ class _Looks:
 
     # --- what holds groups up ------------------------------------------------------------------
 
-    def _held(self, names: Sequence[str]) -> dict[str, _Held]:
-        """Return what is received and not visible, of groups to which it matters."""
+    def _held(self, names: Sequence[str]) -> tuple[dict[str, _Held], Counter[str]]:
+        """Return what is received and not visible, of groups to which it matters.
+
+        And how much of each is received and visible, where others may have changed that.
+        """
         policy = self.policy
         if policy.order is not GroupOrder.FIFO:
             names = [name for name in names if self.turns.limit_of(name) is not None]
         found: dict[str, _Held] = {}
+        visible: Counter[str] = Counter()
         if not names:
-            return found
+            return found, visible
         known = self.state.names_of(names)
+        # First those of claims, which come back into the lanes.
+        for number, until_ms in _hiding_lanes(self.entry, self.now_ms):
+            for name, members in self.state.fetch("groups_members", (number, known)):
+                found[name] = _Held(members, members, until_ms).with_more(found.get(name))
         for lane in self.entry.lanes:
             if lane.is_grouped:
                 bounds = (lane.partition, known, self.now_ms)
-                for name, *own in self.state.fetch("groups_held", bounds):
-                    found[name] = _Held(*own).with_more(found.get(name))
-        for number, until_ms in _hiding_lanes(self.entry, self.now_ms):
-            for name, members in self.state.fetch("groups_members", (number, known)):
-                own = _Held(members, members, until_ms)
-                found[name] = own.with_more(found.get(name))
-        return found
+                for name, received, *own, ready in self.state.fetch("groups_held", bounds):
+                    visible[name] += ready
+                    if received:
+                        found[name] = _Held(received, *own).with_more(found.get(name))
+        return found, visible
 
     def _next(self, names: Sequence[str]) -> dict[str, int]:
         """Return when groups that have nothing more to give now may have, if that is known."""
@@ -470,6 +481,8 @@ class _Heads:
     rows: list[Row]
     is_whole: bool
     """Whether there are no others."""
+    received: int = 0
+    """How many were found that were received before, in the queue's own lanes."""
 
 
 class _Held(NamedTuple):

@@ -238,8 +238,9 @@ WHERE row_key IN (
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
 -- name: groups_held
--- What was received and is not visible: all, what is on leases, and when the first of it is free.
-SELECT CAST(g.value AS TEXT), count(*), sum(phase = 2), min(min(visible_at_ms, expires_at_ms))
+-- What was received and is not visible: all, what is on leases, and when the first of it is free;
+-- nothing is visible that was not found just before, as nobody else writes.
+SELECT CAST(g.value AS TEXT), count(*), sum(phase = 2), min(min(visible_at_ms, expires_at_ms)), 0
 FROM carray(?2) g CROSS JOIN message INDEXED BY message_by_group
 WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
   AND visible_at_ms > ?3 AND expires_at_ms > ?3
