@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from azure.storage.queue import QueueClient
+from mns.message_property import MessagePropertyValue, PropertyType
 from mns.queue import Message
 
 from leasehold.client import Client, LeaseLost
@@ -50,6 +51,46 @@ def test_a_receive_of_one_waits_for_the_other(
     receive = waiting(server, lambda: other.receive_message(30))
     azure.send_message("eA==")
     assert receive().message_body == b"x"
+
+
+def test_each_type_has_a_timeout_of_its_own(
+    queue: Any, azure: QueueClient, client: Client, server: InProcessServer
+) -> None:
+    """A header of Azure's SDK and a property of MNS's name the type, or the timeout itself."""
+    client.queue(queue.queue_name).update(
+        settings={"timeouts_by_type": {"encode.*": {"visibility_timeout_s": 1200}}}
+    )
+    kind, own = "x-ms-leasehold-type", "x-ms-leasehold-visibility-timeout"
+
+    def put() -> None:
+        azure.send_message("YQ==", headers={kind: "encode.film"})
+        azure.send_message("Yg==", headers={kind: "encode.film", own: "90"})
+        azure.send_message("Yw==")
+        for body, properties in (
+            ("d", {"leasehold-type": "encode.film"}),
+            ("e", {"leasehold-type": "thumbnail", "leasehold-visibility-timeout": "90"}),
+            ("f", {}),
+        ):
+            message = Message(body)
+            for name, value in properties.items():
+                message.add_user_property(name, MessagePropertyValue(PropertyType.STRING, value))
+            queue.send_message(message)
+
+    expected = {b"a": 1200, b"b": 90, b"c": 30, b"d": 1200, b"e": 90, b"f": 30}
+    put()
+    by_azure = {}
+    for each in azure.receive_messages(messages_per_page=32):
+        assert each.next_visible_on is not None
+        ends_ms = each.next_visible_on.timestamp() * 1000
+        by_azure[base64.b64decode(each.content)] = round((ends_ms - server.now_ms()) / 1000)
+        azure.delete_message(each)
+    assert by_azure == expected
+    put()
+    by_mns = {
+        each.message_body: (each.next_visible_time - each.first_dequeue_time) // 1000
+        for each in queue.batch_receive_message(16)
+    }
+    assert by_mns == expected
 
 
 def test_an_operator_sees_and_governs(queue: Any, client: Client, server: InProcessServer) -> None:

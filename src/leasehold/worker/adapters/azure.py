@@ -25,12 +25,15 @@ from azure.storage.queue import QueueMessage
 
 from leasehold.worker.adapters.envelope import EnvelopeForm, ProgressForm
 from leasehold.worker.adapters.fallbacks import (
+    dated_ms,
+    length_s,
     life_s,
     poison_name,
     refuse_extras,
     request_timeout_s,
 )
 from leasehold.worker.adapters.protocol import (
+    AS_SET,
     BodyTooLarge,
     Capabilities,
     Delivery,
@@ -68,6 +71,7 @@ AZURE: Final = Capabilities(
     saves="in_body",
     counts_returns=True,
     groups=False,
+    tells_lengths=True,
 )
 """What Azure Queue storage can do."""
 
@@ -97,6 +101,10 @@ class AzureQueue(TextAdapter):
 
     Type, properties, deduplication key, group and trace context of a message have no place here: a
     Leasehold server tells the group in a header, which the SDK does not show with its messages.
+
+    A receive may leave the length of its leases to the service: Azure's is 30 s, a Leasehold server
+    has one for each queue, type and message. What it was is the time from the answer to the end of
+    the lease, by the clock of the service: as set, or a second less.
 
     No request is repeated by the SDK, since that could outlive a lease or deliver to no worker;
     those that create queues and count are.
@@ -168,19 +176,28 @@ class AzureQueue(TextAdapter):
         self._check_receive(visibility_timeout_s, session)
         waited_s = int(min(wait_s, self._capabilities.max_wait_s))
         asked: dict[str, Any] = {"params": {"wait": waited_s}} if waited_s else {}
+        named_s = None if visibility_timeout_s == AS_SET else visibility_timeout_s
+        dates: list[str] = []
         with azure_errors():
             pages = self._queue.receive_messages(
                 messages_per_page=min(max_messages, AZURE.max_receive),
-                visibility_timeout=visibility_timeout_s,
+                visibility_timeout=named_s,
+                raw_response_hook=lambda answer: dates.append(
+                    answer.http_response.headers.get("Date", "")
+                ),
                 **asked,
                 **self._limits(None, waited_s),
             ).by_page()
             # The iterator would ask for page after page until the queue is empty.
             page = next(iter(pages), None)
             found = [] if page is None else list(page)
-        return [self._delivery(each, visibility_timeout_s) for each in found]
+        answered_ms = dated_ms(dates[-1]) if dates else None
+        return [self._delivery(each, named_s, answered_ms) for each in found]
 
-    def _delivery(self, message: QueueMessage, lease_s: int) -> Delivery:
+    def _delivery(
+        self, message: QueueMessage, named_s: int | None, answered_ms: int | None
+    ) -> Delivery:
+        lease_s = named_s or length_s(answered_ms, _ms(message.next_visible_on), AZURE)
         opened = self._texts.open(str(message.content or ""))
         count = message.dequeue_count or 1
         return TextDelivery(
@@ -201,6 +218,7 @@ class AzureQueue(TextAdapter):
             saved=opened.saved,
             content=opened.content,
             was_base64=opened.was_base64,
+            lease_s=lease_s if named_s is None else None,
         )
 
     # --- settling ----------------------------------------------------------------------------

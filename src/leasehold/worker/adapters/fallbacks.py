@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
 from leasehold.worker.adapters.protocol import (
@@ -140,6 +141,28 @@ def shortened(ask: Callable[[int], _R], wanted_s: int) -> tuple[_R, int]:
             length_s = length_s * 3 // 4
             if not length_s:
                 raise
+
+
+def dated_ms(date: str) -> int | None:
+    """Return the moment of a Date header as Unix milliseconds; None if it is not one."""
+    try:
+        return round(parsedate_to_datetime(date).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def length_s(from_ms: int | None, until_ms: int | None, able: Capabilities) -> int:
+    """Return the length of a lease that the service chose, in whole seconds, rounded down.
+
+    Args:
+        from_ms: When it began by the clock of the service, or when the answer was written, which is
+            no earlier; None if that is not known.
+        until_ms: When it ends, by the same clock; None if that is not known.
+        able: Within whose limits it is; what is not known is the shortest lease there is.
+    """
+    if from_ms is None or until_ms is None:
+        return able.min_lease_s
+    return min(max((until_ms - from_ms) // 1000, able.min_lease_s), able.max_lease_s)
 
 
 def life_s(

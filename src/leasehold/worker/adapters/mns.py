@@ -41,12 +41,15 @@ from mns.queue import Message, Queue, QueueMeta
 from leasehold.spans import carried, is_used
 from leasehold.worker.adapters.envelope import ProgressForm
 from leasehold.worker.adapters.fallbacks import (
+    dated_ms,
+    length_s,
     one_by_one,
     poison_name,
     refuse_extras,
     shortened,
 )
 from leasehold.worker.adapters.protocol import (
+    AS_SET,
     BodyTooLarge,
     Capabilities,
     Delivery,
@@ -84,6 +87,7 @@ MNS: Final = Capabilities(
     server_poison=False,
     saves="no",
     counts_returns=True,
+    tells_lengths=True,
 )
 """What MNS can do. It deletes up to 16 messages in a request, but renews them one by one."""
 
@@ -104,8 +108,8 @@ class MnsQueue(TextAdapter):
 
     A receive of MNS has no visibility timeout of its own: the queue's counts. Where that is another
     than a worker asks for, each message that was received is renewed at once, which costs a
-    request each; so give the queue the timeout that the workers use. A message whose renewal
-    fails is not delivered; it comes back by itself.
+    request each; so give the queue the timeout that the workers use, or let the workers take what
+    is set. A message whose renewal fails is not delivered; it comes back by itself.
 
     A body cannot be changed, so no progress is kept. Nothing can be made visible at once: what is
     given back comes after a second. A message lives as long as the queue says, and has no place for
@@ -190,7 +194,8 @@ class MnsQueue(TextAdapter):
         """See :class:`QueueClient`. *holder* has no place here."""
         del holder
         self._check_receive(visibility_timeout_s, session)
-        own_lease_s = self._queue_lease_s()
+        as_set = visibility_timeout_s == AS_SET
+        own_lease_s = AS_SET if as_set else self._queue_lease_s()
         waited_s = int(min(wait_s, MNS.max_wait_s))
         with self._clients.queue(self._name, self._call_timeout_s + waited_s) as queue:
             try:
@@ -199,6 +204,16 @@ class MnsQueue(TextAdapter):
                 if error.type != NO_MESSAGE:
                     raise
                 return []
+            answered_ms = queue.mns_client.http.answered_ms
+        if as_set:
+            from_ms = _leased_ms(found, answered_ms)
+            return [
+                replace(
+                    self._delivery(each),
+                    lease_s=length_s(from_ms, int(each.next_visible_time), MNS),
+                )
+                for each in found
+            ]
         if own_lease_s != visibility_timeout_s:
             sure = set[str]()
         else:
@@ -509,6 +524,8 @@ class _Connection(MNSHttp):  # type: ignore[misc]  # the SDK has no annotations
         super().__init__(host, is_https=is_https)
         kind = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
         self.conn: Any = kind(host)
+        self.answered_ms: int | None = None
+        """When the last answer was written, by the clock of the service, in whole seconds."""
 
     def limit(self, timeout_s: float) -> None:
         """Set the seconds without a byte after which a call has failed."""
@@ -544,6 +561,7 @@ class _Connection(MNSHttp):  # type: ignore[misc]  # the SDK has no annotations
             raise Unreachable(f"no answer: {type(error).__name__}") from None
         # The SDK looks some of them up in lower case.
         headers = {name.lower(): value for name, value in answer.getheaders()}
+        self.answered_ms = dated_ms(headers.get("date", ""))
         return ResponseInternal(status=answer.status, header=headers, data=content)
 
 
@@ -581,10 +599,20 @@ def _of_length(found: Sequence[Any], lease_s: int) -> set[str]:
     A server may give messages timeouts of their own, by type for one. When the receive was, by the
     clock of the service, is told by messages that were delivered for the first time only.
     """
-    first = [int(each.first_dequeue_time) for each in found if int(each.dequeue_count) == 1]
-    if not first:
+    from_ms = _leased_ms(found, None)
+    if from_ms is None:
         return set()
-    end_ms = first[0] + lease_s * 1000
+    end_ms = from_ms + lease_s * 1000
     return {
         each.message_id for each in found if abs(int(each.next_visible_time) - end_ms) < _SAME_MS
     }
+
+
+def _leased_ms(found: Sequence[Any], answered_ms: int | None) -> int | None:
+    """Return when messages of one receive were leased, by the clock of the service.
+
+    Those delivered for the first time tell. If there is none among them it is the moment of the
+    answer, which is no earlier; None if that is not known either.
+    """
+    first = (int(each.first_dequeue_time) for each in found if int(each.dequeue_count) == 1)
+    return next(first, answered_ms)

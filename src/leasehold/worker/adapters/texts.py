@@ -26,6 +26,7 @@ from leasehold.worker.adapters.fallbacks import (
     wrap_poison,
 )
 from leasehold.worker.adapters.protocol import (
+    AS_SET,
     BodyTooLarge,
     Capabilities,
     Delivery,
@@ -371,7 +372,8 @@ class TextAdapter(Adapter, ABC):
     def _check_receive(self, visibility_timeout_s: int, session: WorkerSession | None) -> None:
         if session is not None:
             raise NotSupported(f"{self._capabilities.service} has no sessions")
-        self._check_lease(visibility_timeout_s)
+        if visibility_timeout_s != AS_SET:
+            self._check_lease(visibility_timeout_s)
 
     def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
         try:
