@@ -194,11 +194,13 @@ def _other_spellings(request: MnsRequest) -> Iterator[str]:
     sent = f"{path}?{query}" if query else path
     yield _assemble(request, sent, fold=True)
     if query:
-        parts = sorted(f"{name}={value}" for name, value in _decoded(query))
+        pairs = _decoded(query)
         plain = unquote(path)
-        # Or one value could pass for two, or a path for a path with a query.
-        if "?" not in plain and not any("&" in part for part in parts):
-            text = "&".join(parts)
+        # Or a value could pass for two or for a name, or a path for one with a query.
+        if "?" not in plain and not any(
+            "&" in name or "=" in name or "&" in value for name, value in pairs
+        ):
+            text = "&".join(sorted(f"{name}={value}" for name, value in pairs))
             yield _assemble(request, f"{plain}?{text}")
             yield _assemble(request, f"{plain}?{text}", fold=True)
 
@@ -306,16 +308,16 @@ class MnsAuthenticator:
         Args:
             request: As it arrived.
             now_ms: The time, Unix milliseconds.
-            named: The account that the host names; empty for none. The service looks at it before
-                the signature, as the live tests of its SDK for Node.js show.
+            named: The account that the host names; empty for none. It is looked at last: who has
+                signed nothing must not find out whose an AccessKeyId is.
 
         Raises:
             NoCredentials: It is not signed.
             MalformedCredentials: The Authorization header is of another form.
             BadDate: The date is missing, is none, or is more than 15 minutes off.
             UnknownAccount: There is no such access key.
-            NotAllowed: It is a key of another account than the one named.
             BadSignature: It was signed with another secret, or is not what was signed.
+            NotAllowed: It is a key of another account than the one named.
         """
         authorization = request.headers.get("authorization")
         if not authorization:
@@ -325,13 +327,13 @@ class MnsAuthenticator:
         key = self._keys.get(header.key_id)
         if key is None:
             raise UnknownAccount("There is no such AccessKeyId.")
-        if named and named != key.account:
-            raise NotAllowed
         if header.algorithm and header.day != format_iso_time(date_ms)[:10].replace("-", ""):
             raise BadSignature("The date in the Credential is not the day of the Date header.")
         if not is_signed_by(request, header, key.secrets, date_ms):
             text = string_to_sign(request, header, date_ms)
             raise BadSignature(f"The signature is not that of this string to sign: '{text}'")
+        if named and named != key.account:
+            raise NotAllowed
         return key.account
 
 

@@ -165,6 +165,14 @@ def test_a_value_cannot_pass_for_two() -> None:
             check(signed(forged, text=text))
 
 
+def test_a_value_cannot_pass_for_a_name() -> None:
+    """A value that ends with the sign between both, as base64 does, stays a value."""
+    text = string_to_sign_v2(MnsRequest("DELETE", "/queues/q", "handle=x=", {"date": DATE}))
+    forged = MnsRequest("DELETE", "/queues/q", "handle%3Dx=", {"date": DATE})
+    with pytest.raises(BadSignature):
+        check(signed(forged, text=text))
+
+
 # --- version 4 -----------------------------------------------------------------------------------
 
 
