@@ -9,13 +9,14 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from leasehold.clock import SystemClock
-from proof.history.adapters import Queue, Restart, System
+from proof.history.adapters import Connector, Queue, Refused, Restart, System, Unknown
 from proof.history.checker import Verdict, check
 from proof.history.client import LONGEST_S, Caller, Job, work
 from proof.history.faults import Fault, wait
@@ -216,13 +217,17 @@ class Campaign:
     # The end
 
     def _drain(self, recorder: Recorder) -> None:
-        """Receive and complete until all leases are over and nothing comes any more."""
+        """Receive and complete until all leases are over and nothing comes any more.
+
+        Raises:
+            RuntimeError: The system does not answer, so nobody can tell what it still has.
+        """
         drain = Recorder(self.folder / "drain.jsonl")
         numbers = count(1)
         names = (*self.queues, *(self.ordered if self.system.promise.ordered else ()))
         connector = self.system.connector(0)
         lines = [
-            (Caller("drain", name, drain, lambda: next(numbers)), connector.open(name))
+            _Line(Caller("drain", name, drain, lambda: next(numbers)), connector, name)
             for name in names
         ]
         since_s = time.monotonic()
@@ -230,27 +235,67 @@ class Campaign:
         free_s = since_s + LONGEST_S + self._farthest_s - self._offset_s
         free_s += self.system.promise.margin_s
         try:
-            while time.monotonic() < since_s + _DRAIN_S:
+            while True:
                 begun_s = time.monotonic()
-                taken = sum([self._take(caller, queue) for caller, queue in lines])
-                counted = sum(caller.count(queue).count or 0 for caller, queue in lines)
-                is_sure = not counted or self.system.promise.prompt
+                looks = [line.look() for line in lines]
+                is_answered = None not in looks
+                taken = sum(look.taken for look in looks if look is not None)
+                counted = sum(look.counted for look in looks if look is not None)
+                is_sure = is_answered and (not counted or self.system.promise.prompt)
                 if not taken and begun_s > free_s and is_sure:
+                    break
+                if begun_s > since_s + _DRAIN_S:
+                    if not is_answered:
+                        raise RuntimeError("the queues are not drained: a call has no answer")
                     break
                 time.sleep(0.05)
             recorder.add(Drained(time.monotonic()))
         finally:
-            for _, queue in lines:
-                queue.close()
+            for line in lines:
+                line.close()
             drain.close()
 
-    @staticmethod
-    def _take(caller: Caller, queue: Queue) -> int:
+
+class _Seen(NamedTuple):
+    """What one look at a queue came to."""
+
+    taken: int
+    counted: int
+
+
+class _Line:
+    """A connection over which one queue is drained; made anew after a call without an answer."""
+
+    def __init__(self, caller: Caller, connector: Connector, name: str) -> None:
+        self._caller, self._connector, self._name = caller, connector, name
+        self._queue: Queue | None = None
+
+    def look(self) -> _Seen | None:
+        """Take and complete what there is, and count what is left; None if a call has no answer."""
+        try:
+            queue = self._queue = self._queue or self._connector.open(self._name)
+        except Unknown:
+            return None
         taken = 0
         while True:
-            answer = caller.receive(queue, _PAGE, _DRAIN_LEASE_S)
-            if answer.outcome is not Outcome.OK or not answer.delivered:
-                return taken
+            answer = self._caller.receive(queue, _PAGE, _DRAIN_LEASE_S)
+            if answer.outcome is Outcome.UNKNOWN or self._caller.is_busy:
+                self.close()
+                return None
             for each in answer.delivered:
                 taken += 1
-                caller.complete(queue, each)
+                self._caller.complete(queue, each)
+            if not answer.delivered:
+                break
+        left = self._caller.count(queue)
+        if left.outcome is Outcome.UNKNOWN or self._caller.is_busy:
+            self.close()
+            return None
+        return _Seen(taken, left.count or 0)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            with suppress(Unknown, Refused):
+                queue.close()

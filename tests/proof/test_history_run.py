@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from proof.history.adapters import Promise, Unknown
 from proof.history.campaign import Campaign
 from proof.history.faults import Kill
 from proof.history.leasehold import Leasehold
-from proof.history.records import History, Outcome, Verb
+from proof.history.records import History, Outcome, Recorder, Verb
 from proof.history.relay import Relay
 from proof.history.shim import Shim, is_available
 from proof.history.soak import Soak
@@ -45,6 +47,59 @@ def test_kills_leave_nothing_to_be_found(tmp_path: Path) -> None:
     assert system.endings == []
     assert campaign.done["kill"] == 2
     assert verdict.figures["completes"] > 0
+
+
+class _Deaf:
+    """A system, its connector and its queues, where no receive has an answer at first."""
+
+    promise = Promise(leases=False)
+
+    def __init__(self, unanswered: int) -> None:
+        self.unanswered = unanswered
+        self.opened = 0
+
+    def connector(self, client: int) -> _Deaf:
+        del client
+        return self
+
+    def open(self, queue: str) -> _Deaf:
+        del queue
+        self.opened += 1
+        return self
+
+    def receive(self, limit: int, lease_s: float) -> tuple[()]:
+        del limit, lease_s
+        self.unanswered -= 1
+        if self.unanswered >= 0:
+            raise Unknown("nothing came")
+        return ()
+
+    def count(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("unanswered", [3, 10**9])
+def test_a_system_that_does_not_answer_has_lost_nothing(
+    unanswered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is connected to anew, and drained only when each queue has said that it is empty."""
+    monkeypatch.setattr("proof.history.campaign._DRAIN_S", 0.5)
+    monkeypatch.setattr("proof.history.campaign.LONGEST_S", 0.0)
+    system = _Deaf(unanswered)
+    folder = tmp_path
+    made: Any = system
+    campaign = Campaign(system=made, faults_of=lambda _: [], folder=folder, seed=1)
+    with closing(Recorder(folder / "campaign.jsonl")) as recorder:
+        if unanswered > 3:
+            with pytest.raises(RuntimeError, match="not drained"):
+                campaign._drain(recorder)
+        else:
+            campaign._drain(recorder)
+    assert system.opened > len(campaign.queues)
+    assert (History.read(folder).drained_s is None) is (unanswered > 3)
 
 
 def history_of(folder: Path, seed: int) -> tuple[Soak, History]:
