@@ -1,0 +1,1 @@
+"""Spark queries whose driver, executors, Python workers and server are killed at random moments."""
