@@ -9,13 +9,10 @@ day. A sink with a planted bug is a piece, too: what it loses or doubles must be
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -25,9 +22,9 @@ import pyspark
 from proof.history.accumulate import read
 from proof.report import empty_folder
 from proof.spark.campaign import VICTIMS, Campaign
+from proof.spark.results import RESULTS, add
 from proof.spark.work import PLANTED, WORK
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results/spark_kills.json"
 _SHOWN: Final = 5
 """Messages of each kind that a piece names."""
 _DEATHS: Final = 2
@@ -63,51 +60,6 @@ def _commit() -> str:
         ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True
     )
     return said.stdout.strip()
-
-
-def totals(pieces: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add up the pieces of each row; of planted bugs, too."""
-    summed: dict[str, dict[str, Any]] = {}
-    for row in (*WORK, *PLANTED):
-        mine = [each for each in pieces if each["row"] == row]
-        kills: Counter[str] = Counter()
-        for each in mine:
-            kills.update(each["kills"])
-        summed[row] = {
-            "pieces": len(mine),
-            "kills": {str(victim): kills[victim] for victim in VICTIMS},
-            **{key: sum(each[key] for each in mine) for key in _SUMMED},
-            "failed": sum(not each["passed"] for each in mine),
-        }
-    return summed
-
-
-_SUMMED: Final = ("runs", "put", "results", "lost", "doubled", "left", "events", "wrong_events")
-
-
-def table(pieces: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the documentation."""
-    names = ("Driver", "Executor", "Server", "Python", "Kills", "Messages", "Lost", "Doubled")
-    lines = ["| " + " | ".join(("Query", *names)) + " |"]
-    lines.append("| --- |" + " --: |" * len(names))
-    summed = totals(pieces)
-    whole: Counter[str] = Counter()
-    for row in WORK:
-        total = summed[row]
-        kills = [total["kills"][str(victim)] for victim in VICTIMS]
-        cells = [*kills, sum(kills), total["put"], total["lost"], total["doubled"]]
-        whole.update(dict(zip(names, cells, strict=True)))
-        lines.append(f"| {row} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
-    lines.append("| all | " + " | ".join(f"{whole[name]:,}" for name in names) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def add(out: Path, piece: dict[str, Any]) -> None:
-    """Add a piece to a file of them."""
-    pieces = [*read(out), piece]
-    fresh = out.with_suffix(".new")
-    fresh.write_text(json.dumps({"totals": totals(pieces), "pieces": pieces}, indent=1) + "\n")
-    fresh.replace(out)
 
 
 def main() -> int:

@@ -31,8 +31,9 @@ from proof.spark.work import PLANTED, QUEUE, WORK, Work
 
 VICTIMS: Final = (Victim.DRIVER, Victim.EXECUTOR, Victim.SERVER, Victim.PYTHON)
 """What is killed; of drivers, every second one with all processes that it has started."""
-PATIENCE_S: Final = 240.0
-"""How long a query may take to begin, and to come to its end."""
+PATIENCE_S: Final = 900.0
+"""How long a query may take to begin, and to come to its end. On a machine with nothing else to do
+the first takes 10 s; on one that is busy the start of Java alone has taken four minutes."""
 OWN_ENDS: Final = 30
 """So often a query may end by itself, as it does when its Python processes are killed."""
 _FEED_EVERY_S: Final = 0.2
@@ -106,6 +107,8 @@ class Campaign:
         """Whether the query has looked for work since it was started."""
         self._last = ""
         self._feeding = threading.Event()
+        self._is_fed = False
+        """Whether all was put, and the query had time to do it."""
         self._trouble: list[str] = []
         self._since_s = time.monotonic()
         self._left_alone: list[psutil.Process] = []
@@ -265,6 +268,7 @@ class Campaign:
         self._feeding.clear()
         with self._client() as client:
             self._work.finish(client)
+        self._is_fed = True
 
         def is_done() -> bool:
             with self._client() as client:
@@ -379,7 +383,8 @@ class Campaign:
             found = work.found(client)
         seen.put = work.put
         seen.results = work.expected.total()
-        seen.lost = sorted((work.expected - found).elements())
+        if self._is_fed:  # else it was given up on the way, and what is missing may still come
+            seen.lost = sorted((work.expected - found).elements())
         seen.doubled = sorted((found - work.expected).elements())
 
 
