@@ -11,6 +11,8 @@ from proof.spark.__main__ import play
 from proof.spark.campaign import VICTIMS, Outcome
 from proof.spark.work import PLANTED, WORK
 
+from leasehold.testing import InProcessServer
+
 
 def piece(row: str, **figures: Any) -> dict[str, Any]:
     """Return what a piece says in which nothing was wrong."""
@@ -46,6 +48,19 @@ def test_whatever_is_wrong_fails_a_piece(wrong: str) -> None:
     assert Outcome().passed
     bad = 1 if wrong in {"left", "wrong_events"} else ["message 1"]
     assert not Outcome(**{wrong: bad}).passed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row", WORK)
+def test_work_that_no_query_does_is_missed(row: str, tmp_path: Path) -> None:
+    """All that must come out is expected, and nothing of it is found."""
+    work = WORK[row](tmp_path)
+    with InProcessServer() as server, server.client() as client:
+        work.prepare(client)
+        work.feed(client)
+        work.finish(client)
+        assert work.expected.total() > 0
+        assert not work.is_done(client)
+        assert not work.found(client)
 
 
 @pytest.mark.slow
