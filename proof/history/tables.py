@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from proof.history.accumulate import RESULTS as RELEASE_FILE
 from proof.history.accumulate import read, totals
 from proof.history.peers.run import PEERS, Result
+from proof.spark import results as spark
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS_FILE: Final = _ROOT / "proof/results/peers.json"
@@ -104,6 +105,7 @@ _EXPLANATION: Final = _ROOT / "docs/explanation/proof.md"
 PLACES: Final = (
     Place(_EXPLANATION, "peers", _peers, short),
     Place(_EXPLANATION, "release", lambda: read(RELEASE_FILE), release),
+    Place(_EXPLANATION, "spark", lambda: read(spark.RESULTS), spark.table),
     Place(_ROOT / "proof/history/README.md", "peers", _peers, whole),
 )
 
