@@ -23,7 +23,8 @@
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             ├── AccountMoved
-        └── StoreFailed
+        └── OutcomeUnknown
+            └── StoreFailed
 
 The first line of a docstring is the message; facts are attributes. Each dialect has one table from
 these classes to its own codes, and a test that the table is complete.
