@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proof.history.adapters import Promise, Queue, Refused, Unknown
+from proof.history.adapters import Connector, Promise, Queue, Refused, Unknown
 from proof.history.peers.server import LEASE_S, TIMEOUT_S, PeerServer
 from proof.history.records import Delivery
 
@@ -152,16 +152,29 @@ def _answers(port: int) -> bool:
 
 
 def redis_streams(folder: Path, appendfsync: str) -> PeerServer:
+    """Return a server for streams; see :func:`redis_server`."""
+    name = f"redis-{appendfsync}"
+    return redis_server(name, PROMISE, folder, appendfsync, RedisConnector, _make_groups)
+
+
+def redis_server(  # noqa: PLR0913, PLR0917 - what a server is, and whose
+    name: str,
+    promise: Promise,
+    folder: Path,
+    appendfsync: str,
+    connect: Callable[[int], Connector],
+    make_queues: Callable[[int, Sequence[str]], None],
+) -> PeerServer:
     """Return a server with an append-only file; *appendfsync* is ``always`` or ``everysec``."""
     return PeerServer(
-        f"redis-{appendfsync}",
-        PROMISE,
+        name,
+        promise,
         command=lambda port: [
             *("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
             *("--appendonly", "yes", "--appendfsync", appendfsync, "--save", ""),
         ],
-        connect=RedisConnector,
-        make_queues=_make_groups,
+        connect=connect,
+        make_queues=make_queues,
         is_ready=_answers,
         log=folder / "redis.log",
     )

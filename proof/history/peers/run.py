@@ -83,6 +83,15 @@ def _redis(appendfsync: str) -> Callable[[Path], PeerServer]:
     return make
 
 
+def _celery(folder: Path) -> PeerServer:
+    _need("redis-server")
+    try:
+        from proof.history.peers.celery_redis import celery_redis  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise Absent("kombu or redis is not installed") from error
+    return celery_redis(folder)
+
+
 def _pgmq(folder: Path) -> PeerServer:
     from proof.history.peers.pgmq import pgmq  # noqa: PLC0415 - as above
 
@@ -158,6 +167,18 @@ PEERS: Final = {
         settings="streams; appendonly yes, appendfsync everysec",
         version=("redis-server", "--version"),
         not_promised=frozenset({"lost", "back", "doubled", "refused"}),  # of the last second
+    ),
+    "celery-redis": Peer(
+        title="Celery's broker on Redis {version}, `always`",
+        make=_celery,
+        said="again after the visibility timeout; may lose data if Redis ends abruptly",
+        source="Celery documentation: backends and brokers; Redis, visibility timeout",
+        settings="kombu 5.7.0, visibility_timeout and unacked_mutex_expire 3 s; appendfsync always",
+        version=("redis-server", "--version"),
+        connection=True,
+        # A task is taken and noted as taken by two commands, and nobody is told that an
+        # acknowledgement came too late.
+        not_promised=frozenset({"lost", "back", "doubled"}),
     ),
     "pgmq": Peer(
         title="pgmq on PostgreSQL {version}",
