@@ -1,6 +1,7 @@
 """A small worker on the native client that is right, or has the fault that its argument names.
 
-It shows that each rule of ``leasehold certify`` is able to find something.
+It shows that each rule of ``leasehold certify`` is able to find something. ``mns`` as a second
+argument makes it speak MNS through that SDK, with ``base64`` as a third one in its own coding.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from proof.workers.work import (
 )
 
 if TYPE_CHECKING:
-    from leasehold.client import QueueHandle, ReceivedMessage
+    from leasehold.client import ReceivedMessage
+    from proof.workers.mns_queue import Received
+
+    Message = ReceivedMessage | Received
 
 FAULTS: Final = {
     "none": "",
@@ -47,19 +51,31 @@ FAULTS: Final = {
 }
 """What can be wrong, and the rule that finds it."""
 
+NOT_OVER_MNS: Final = frozenset({"forgets-progress"})
+"""What cannot be wrong there: a message keeps no progress."""
+
+
+def open_queues() -> tuple[Any, Any]:
+    """Return the queue to work on, and the one for poison."""
+    if "mns" in sys.argv:
+        from proof.workers.mns_queue import MnsQueue  # noqa: PLC0415 - an SDK that few need
+
+        encodes = "base64" in sys.argv
+        return MnsQueue(QUEUE, encodes=encodes), MnsQueue(POISON_QUEUE, encodes=encodes)
+    # Requests are repeated here, so that a fault is what this program does.
+    once = RetryPolicy(attempts=1)
+    client = Client.from_connection_string(CONNECTION_STRING, retries=once)
+    return client.queue(QUEUE), client.queue(POISON_QUEUE)
+
 
 class FaultyWorker:
     """Receives, renews beside the work, and deletes."""
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
-        # Requests are repeated here, so that a fault is what this program does.
-        once = RetryPolicy(attempts=1)
-        client = Client.from_connection_string(CONNECTION_STRING, retries=once)
-        self._queue = client.queue(QUEUE)
-        self._poison = client.queue(POISON_QUEUE)
+        self._queue, self._poison = open_queues()
         self._is_stopping = threading.Event()
-        self._waiting: list[ReceivedMessage] = []
+        self._waiting: list[Message] = []
 
     def run(self) -> None:
         """Work until asked to stop."""
@@ -88,7 +104,7 @@ class FaultyWorker:
         self._handle(self._waiting.pop(0))
         return True
 
-    def _handle(self, message: ReceivedMessage) -> None:
+    def _handle(self, message: Message) -> None:
         if self._fault == "deletes-first":
             self._queue.complete(message)
         keeper = _Keeper(self._queue, message, self._fault)
@@ -106,7 +122,7 @@ class FaultyWorker:
         if not self._try(lambda: self._queue.complete(current)) and self._fault == "works-again":
             self._handle(current)
 
-    def _work(self, message: ReceivedMessage, keeper: _Keeper) -> None:
+    def _work(self, message: Message, keeper: _Keeper) -> None:
         kind, _, count = message.text.partition(":")
         if kind != "steps":
             work(message.text)
@@ -117,7 +133,7 @@ class FaultyWorker:
             work(message.text, step)
             keeper.save({"done": step})
 
-    def _failed(self, message: ReceivedMessage) -> None:
+    def _failed(self, message: Message) -> None:
         tries = 1 if self._fault == "throws-poison-away" else MAX_ATTEMPTS
         if message.dequeue_count < tries or self._fault == "tries-for-ever":
             self._try(lambda: self._queue.release(message))
@@ -142,7 +158,7 @@ class FaultyWorker:
 class _Keeper:
     """Renews one lease while its message is worked on."""
 
-    def __init__(self, queue: QueueHandle, message: ReceivedMessage, fault: str) -> None:
+    def __init__(self, queue: Any, message: Message, fault: str) -> None:
         self.message = message
         self.is_lost = False
         self._queue = queue

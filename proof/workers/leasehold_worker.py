@@ -1,5 +1,5 @@
 """Leasehold's own worker; ``progress`` as an argument makes it save its steps, ``azure`` makes
-it speak Azure's protocol.
+it speak Azure's protocol, ``mns`` that of MNS. With ``base64`` bodies are in Base64 there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from leasehold.worker import LeaseSettings, PoisonRule, RetryRule, Worker
-from proof.workers.work import LEASE_S, MAX_ATTEMPTS, QUEUE, work
+from proof.workers.work import LEASE_S, MAX_ATTEMPTS, MNS_ENDPOINT, QUEUE, work
 
 if TYPE_CHECKING:
     from leasehold.worker import Message
@@ -33,10 +33,15 @@ def handle_in_steps(message: Message) -> None:
 
 def main() -> None:
     """Work until told to stop."""
-    scheme = "azure" if "azure" in sys.argv else "leasehold"
+    encoding = "base64" if "base64" in sys.argv else "none"
+    address = f"leasehold:///{QUEUE}"
+    if "azure" in sys.argv:
+        address = f"azure:///{QUEUE}?encoding={encoding}"
+    elif "mns" in sys.argv:
+        address = f"mns+{MNS_ENDPOINT}/{QUEUE}?encoding={encoding}"
     Worker(
         handle_in_steps if "progress" in sys.argv else handle,
-        f"{scheme}:///{QUEUE}",
+        address,
         concurrency=4,
         lease=LeaseSettings.of(LEASE_S),
         poison=PoisonRule(max_failures=MAX_ATTEMPTS),

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 QUEUE = os.environ.get("CERTIFY_QUEUE", "certify")
 POISON_QUEUE = os.environ.get("CERTIFY_POISON_QUEUE", "certify-poison")
 CONNECTION_STRING = os.environ.get("CERTIFY_CONNECTION_STRING", "UseDevelopmentStorage=true")
+MNS_ENDPOINT = os.environ.get("CERTIFY_MNS_ENDPOINT", "")
+MNS_KEY_ID = os.environ.get("CERTIFY_MNS_ACCESS_KEY_ID", "")
+MNS_SECRET = os.environ.get("CERTIFY_MNS_ACCESS_KEY_SECRET", "")
 LEASE_S = int(os.environ.get("CERTIFY_VISIBILITY_TIMEOUT_S", "4"))
 MAX_ATTEMPTS = int(os.environ.get("CERTIFY_MAX_ATTEMPTS", "5"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from proof.workers.faulty import FAULTS
+from proof.workers.faulty import FAULTS, NOT_OVER_MNS
 
 from leasehold.testing.certify.judge import RULES
 from leasehold.testing.certify.scenarios import SCENARIOS
@@ -46,12 +46,17 @@ SLOW: Final = (
 """They take half a minute each: something is waited for that does not come."""
 
 
-def certify(worker: str, *words: str, scenarios: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def certify(
+    worker: str,
+    *words: str,
+    scenarios: tuple[str, ...] = (),
+    options: tuple[str, ...] = ("--progress",),
+) -> list[dict[str, Any]]:
     """Run the command on a worker of ours; return what it says about each scenario."""
     chosen = [word for name in scenarios for word in ("--scenario", name)]
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "leasehold.cli", "certify", "--json", "--progress", *chosen),
+            *(sys.executable, "-m", "leasehold.cli", "certify", "--json", *options, *chosen),
             *(sys.executable, "-m", f"proof.workers.{worker}", *words),
         ],
         capture_output=True,
@@ -71,6 +76,16 @@ def test_good_worker_passes() -> None:
     """A scenario of each kind that is quick."""
     names = ("one-message", "fails-once", "delete-is-refused")
     told = certify("leasehold_worker", "progress", scenarios=names)
+    assert {each["scenario"]: each["findings"] for each in told} == {key: [] for key in names}
+
+
+@pytest.mark.sdk
+@pytest.mark.parametrize("worker", [("faulty", "none"), ("leasehold_worker",)])
+def test_good_worker_passes_over_mns(worker: tuple[str, ...]) -> None:
+    """Its bodies are in Base64, as the SDK has them; one that is not must not stop it."""
+    names = ("text-that-is-not-base64", "delete-is-refused")
+    words, options = (*worker[1:], "mns", "base64"), ("--mns", "--base64")
+    told = certify(worker[0], *words, scenarios=names, options=options)
     assert {each["scenario"]: each["findings"] for each in told} == {key: [] for key in names}
 
 
@@ -96,8 +111,24 @@ def test_slow_fault_is_found(fault: str) -> None:
     _finds(fault)
 
 
-def _finds(fault: str) -> None:
-    (told,) = certify("faulty", fault, scenarios=(SHOWN_BY[fault],))
+@pytest.mark.sdk
+def test_fault_is_found_over_mns() -> None:
+    """Requests of MNS name messages by their receipts."""
+    _finds("deletes-first", over_mns=True)
+
+
+@pytest.mark.slow
+@pytest.mark.sdk
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - NOT_OVER_MNS - {"deletes-first"}))
+def test_other_fault_is_found_over_mns(fault: str) -> None:
+    """All the others that can be there."""
+    _finds(fault, over_mns=True)
+
+
+def _finds(fault: str, *, over_mns: bool = False) -> None:
+    words, options = ((fault, "mns"), ("--mns",)) if over_mns else ((fault,), ("--progress",))
+    (told,) = certify("faulty", *words, scenarios=(SHOWN_BY[fault],), options=options)
     assert FAULTS[fault] in {each["rule"] for each in told["findings"]}
 
 
@@ -115,9 +146,19 @@ def test_small_worker_passes_all() -> None:
     _passes_all("faulty", "none")
 
 
-def _passes_all(worker: str, *words: str) -> None:
-    told = certify(worker, *words)
-    assert {each["scenario"] for each in told} == set(SCENARIOS)
+@pytest.mark.slow
+@pytest.mark.sdk
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("worker", [("faulty", "none"), ("leasehold_worker",)])
+def test_good_worker_passes_all_over_mns(worker: tuple[str, ...]) -> None:
+    """All but those for saved progress, which no message of MNS keeps."""
+    _passes_all(*worker, "mns", "base64", options=("--mns", "--base64"))
+
+
+def _passes_all(worker: str, *words: str, options: tuple[str, ...] = ("--progress",)) -> None:
+    told = certify(worker, *words, options=options)
+    fitting = {name for name, each in SCENARIOS.items() if each.option in {"", *options}}
+    assert {each["scenario"] for each in told} == fitting
     assert [each for each in told if each["findings"]] == []
 
 
@@ -148,4 +189,4 @@ def test_faults_and_scenarios_are_known() -> None:
     assert set(SHOWN_BY) == set(FAULTS) - {"none"}
     assert set(SHOWN_BY.values()) <= set(SCENARIOS)
     assert {rule for rule in FAULTS.values() if rule} <= set(RULES)
-    assert len([each for each in SCENARIOS.values() if not each.for_progress]) >= 40
+    assert len([each for each in SCENARIOS.values() if not each.option]) >= 40

@@ -50,6 +50,8 @@ Show = Callable[[Played, bool], None]
     help="Scenarios that are played at the same time.",
 )
 @click.option("--progress", "saves", is_flag=True, help="The worker saves the steps it has done.")
+@click.option("--mns", "speaks_mns", is_flag=True, help="The worker speaks MNS.")
+@click.option("--base64", "reads_base64", is_flag=True, help="The worker reads bodies in Base64.")
 @click.option("--output", "shows_output", is_flag=True, help="Show what the worker wrote.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a scenario.")
 @click.option("--list", "lists", is_flag=True, help="List the scenarios and the rules.")
@@ -62,6 +64,8 @@ def certify(  # noqa: PLR0913 - each is an option of its own
     grace_s: float,
     at_once: int,
     saves: bool,
+    speaks_mns: bool,
+    reads_base64: bool,
     shows_output: bool,
     as_json: bool,
     lists: bool,
@@ -69,10 +73,10 @@ def certify(  # noqa: PLR0913 - each is an option of its own
     """Find out what a worker does wrong with its leases.
 
     COMMAND starts the worker, in any language. It is started for each scenario, told by its
-    environment which queue to work on (CERTIFY_CONNECTION_STRING, CERTIFY_QUEUE,
-    CERTIFY_VISIBILITY_TIMEOUT_S ...), and does the work of a message by a POST of its text to
-    CERTIFY_WORK_URL: 200 is done, anything else is failed. Ends with status 1 if anything was
-    found.
+    environment which queue to work on (CERTIFY_CONNECTION_STRING, or CERTIFY_MNS_ENDPOINT with
+    --mns, CERTIFY_QUEUE, CERTIFY_VISIBILITY_TIMEOUT_S ...), and does the work of a message by a
+    POST of its text to CERTIFY_WORK_URL: 200 is done, anything else is failed. Ends with status 1
+    if anything was found.
     """
     if lists:
         _list()
@@ -82,13 +86,24 @@ def certify(  # noqa: PLR0913 - each is an option of its own
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         raise click.UsageError(f"There is no scenario {unknown[0]!r}; --list shows them.")
-    options = Options(command, lease_s=lease_s, grace_s=grace_s, saves_progress=saves)
-    scenarios = scenarios_for(names, saves_progress=saves)
+    options = Options(
+        command,
+        lease_s=lease_s,
+        grace_s=grace_s,
+        saves_progress=saves,
+        speaks_mns=speaks_mns,
+        reads_base64=reads_base64,
+    )
+    scenarios = scenarios_for(names, options)
     show = _show_json if as_json else _show
     try:
         found = asyncio.run(_play(scenarios, options, at_once, show, shows_output=shows_output))
     except FileNotFoundError as error:
         raise click.ClickException(f"{command[0]!r} cannot be started: {error.strerror}.") from None
+    if not names and not as_json:
+        for each in SCENARIOS.values():
+            if each not in scenarios:
+                click.echo(f"Not played without {each.option}: {each.name}.")
     sys.exit(1 if found else 0)
 
 
@@ -148,7 +163,8 @@ def _show_json(played: Played, shows_output: bool) -> None:
 def _list() -> None:
     click.echo("Scenarios:")
     for scenario in SCENARIOS.values():
-        click.echo(f"  {scenario.name}: {scenario.told}")
+        needs = f" ({scenario.option})" if scenario.option else ""
+        click.echo(f"  {scenario.name}{needs}: {scenario.told}")
     click.echo("\nWhat can be found:")
     for rule, told in RULES.items():
         click.echo(f"  {rule}: {told}")

@@ -1,4 +1,4 @@
-"""The proxy of ``leasehold certify`` closes a connection only where the server says so."""
+"""The proxy of ``leasehold certify`` passes on what comes, and knows what it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import asyncio
 import httptools
 import pytest
 
-from leasehold.testing.certify.proxy import read_whole
+from leasehold.domain.model import RECEIPT_CHARS
+from leasehold.http.mns.messages import make_handle
+from leasehold.testing.certify.proxy import MNS, Exchange, Kind, Whole, read_whole
+
+FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{digit}" for digit in "1f")
+HANDLES = [make_handle(each, "r" * RECEIPT_CHARS) for each in (FIRST, SECOND)]
 
 
 @pytest.mark.parametrize(
@@ -32,3 +37,56 @@ def test_connection_goes_on_unless_it_is_closed(
         return answer.keeps_alive
 
     assert asyncio.run(read()) is keeps
+
+
+def of_mns(method: str, query: str = "", body: str = "") -> Exchange:
+    """Return what the proxy makes of a request of MNS."""
+    path = f"/queues/certify/messages{query}"
+    return MNS.read(Whole(method=method, path=path, body=bytearray(body.encode())), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "kind", "messages"),
+    [
+        ("GET", "", Kind.RECEIVE, ()),
+        ("GET", "?numOfMessages=16&waitseconds=3", Kind.RECEIVE, ()),
+        ("GET", "?peekonly=true&numOfMessages=16", Kind.OTHER, ()),
+        ("POST", "", Kind.OTHER, ()),
+        ("PUT", f"?ReceiptHandle={HANDLES[0]}&VisibilityTimeout=4", Kind.UPDATE, (FIRST,)),
+        ("PUT", f"?receiptHandle={HANDLES[1]}&visibilityTimeout=4", Kind.UPDATE, (SECOND,)),
+        ("DELETE", f"?ReceiptHandle={HANDLES[1]}", Kind.DELETE, (SECOND,)),
+        ("DELETE", "?ReceiptHandle=garbage", Kind.DELETE, ()),
+    ],
+)
+def test_request_of_mns_is_known(
+    method: str, query: str, kind: Kind, messages: tuple[str, ...]
+) -> None:
+    """By its address; names of parameters may be written as the documentation has them."""
+    found = of_mns(method, query)
+    assert (found.kind, found.queue, found.messages) == (kind, "certify", messages)
+
+
+def handles_in(*handles: str) -> str:
+    """Return a batch of receipt handles, as the body of a request or of an answer."""
+    return "".join(f"<ReceiptHandle>{each}</ReceiptHandle>" for each in handles)
+
+
+def test_batch_of_mns_is_refused_in_part() -> None:
+    """The answer names the entries that failed; a plain error is about all of them."""
+    found = of_mns("DELETE", body=handles_in(*HANDLES))
+    assert (found.kind, found.messages) == (Kind.DELETE, (FIRST, SECOND))
+    found.status = 404
+    found.answer = handles_in(HANDLES[1]).encode()
+    assert found.refused() == (SECOND,)
+    found.answer = b"<Error><Code>QueueNotExist</Code></Error>"
+    assert found.refused() == (FIRST, SECOND)
+    found.status = 503
+    assert found.refused() == ()
+
+
+def test_answer_of_mns_names_messages_in_its_form() -> None:
+    """An id has no dashes there, and capital letters."""
+    found = of_mns("GET")
+    found.answer = f"<MessageId>{SECOND.replace('-', '').upper()}</MessageId>".encode()
+    assert found.returned(SECOND)
+    assert not found.returned(FIRST)

@@ -99,7 +99,7 @@ def _ignored_loss(seen: Seen) -> Iterator[tuple[str, str]]:
     for exchange in seen.exchanges:
         if exchange.kind is Kind.RECEIVE:
             # Whatever it was given now is on a new lease.
-            lost -= {each for each in lost if each.encode() in exchange.answer}
+            lost -= {each for each in lost if exchange.returned(each)}
         elif exchange.kind is Kind.UPDATE:
             lost.update(exchange.refused())
         elif exchange.kind is Kind.DELETE:

@@ -1,7 +1,8 @@
 """Stands between a worker and the server: notes every request, and fails those it is told to.
 
 Requests are read whole and passed on as they came, so signatures stay good. What a request does
-to a message is told from its address, in the Azure and the native interface.
+to a message is told from its address: in the Azure and the native interface, or in that of MNS,
+which has a port of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
 import httptools
 
 from leasehold.clock import Clock
+from leasehold.domain.errors import ReceiptMalformed
+from leasehold.http.mns.messages import read_handle, wire_id
 
 _ERRORS: Final = 400
 _SERVER_ERRORS: Final = 500
@@ -28,8 +31,21 @@ _UNAVAILABLE: Final = (
     b"content-type: application/problem+json\r\ncontent-length: 47\r\n\r\n"
     b'{"code":"overloaded","status":503,"detail":"x"}'
 )
+_MNS_BUSY_BODY: Final = (
+    b'<?xml version="1.0" ?>\n<Error xmlns="http://mns.aliyuncs.com/doc/v1">\n'
+    b"  <Code>ServerBusy</Code>\n  <Message>The server is busy.</Message>\n"
+    b"  <RequestId>000000000000000000000000</RequestId>\n  <HostId>http://127.0.0.1</HostId>\n"
+    b"</Error>\n"
+)
+_MNS_UNAVAILABLE: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nx-mns-version: 2015-06-06\r\n"
+    b"x-mns-request-id: 000000000000000000000000\r\ncontent-type: text/xml;charset=utf-8\r\n"
+    b"content-length: %d\r\n\r\n%b"
+) % (len(_MNS_BUSY_BODY), _MNS_BUSY_BODY)
 _AZURE: Final = re.compile(r"/[^/]+/(?P<queue>[^/]+)/messages(?:/(?P<id>[^/?]+))?$")
 _NATIVE: Final = re.compile(r"/v1/accounts/[^/]+/queues/(?P<queue>[^/]+)/messages/(?P<verb>\w+)$")
+_MNS: Final = re.compile(r"/queues/(?P<queue>[^/]+)/messages$")
+_MNS_HANDLE: Final = re.compile(r"<ReceiptHandle>\s*([^<\s]+)\s*</ReceiptHandle>")
 _ID: Final = re.compile(r'"id"\s*:\s*"([^"]+)"')
 _VERBS: Final = {
     "receive": "receive",
@@ -44,7 +60,7 @@ class Kind(StrEnum):
 
     RECEIVE = "receive"
     UPDATE = "update"
-    """Renews, saves or gives back: in the Azure interface they are one operation."""
+    """Renews, saves or gives back: in the Azure interface and in MNS they are one operation."""
     DELETE = "delete"
     RELEASE = "release"
     OTHER = "other"
@@ -74,13 +90,21 @@ class Exchange:
         """Return the ids of those messages for which the server has refused it."""
         if self.is_faked or not self.status:
             return ()
+        if self.status >= _SERVER_ERRORS:
+            return ()
         if self.status >= _ERRORS:
-            return self.messages if self.status < _SERVER_ERRORS else ()
+            # A batch of MNS names those that it concerns, any other answer is about all.
+            named = _messages_of(_MNS_HANDLE.findall(self.answer.decode("utf-8", "replace")))
+            return named or self.messages
         if not self.is_batch:
             return ()
         results = json.loads(self.answer).get("results", ())
         pairs = zip(self.messages, results, strict=False)
         return tuple(message_id for message_id, result in pairs if "error" in result)
+
+    def returned(self, message_id: str) -> bool:
+        """Tell whether its answer names a message."""
+        return any(form.encode() in self.answer for form in (message_id, wire_id(message_id)))
 
 
 Fault = Callable[[Exchange], Awaitable["Outcome"]]
@@ -102,13 +126,15 @@ class Proxy:
     """Listens on a free port of 127.0.0.1, and passes requests on.
 
     Args:
-        host: Of the server.
-        port: Of the server.
+        url: Of the server: scheme, host and port.
+        face: The interface that is spoken there.
         clock: For the times of exchanges.
     """
 
-    def __init__(self, host: str, port: int, clock: Clock) -> None:
-        self._upstream = host, port
+    def __init__(self, url: str, face: Face, clock: Clock) -> None:
+        host, _, port = url.rpartition("//")[2].rpartition(":")
+        self._upstream = host, int(port)
+        self._face = face
         self._clock = clock
         self.exchanges: list[Exchange] = []
         self.fault: Fault | None = None
@@ -170,7 +196,7 @@ class Proxy:
         up_writer: asyncio.StreamWriter,
     ) -> bool:
         """Answer one request; tell whether the connection goes on."""
-        exchange = _classify(request, self._clock.monotonic_s())
+        exchange = self._face.read(request, self._clock.monotonic_s())
         self.exchanges.append(exchange)
         outcome = Outcome.FORWARD if self.fault is None else await self.fault(exchange)
         exchange.is_faked = outcome is not Outcome.FORWARD
@@ -178,7 +204,7 @@ class Proxy:
             return False
         if outcome is Outcome.REFUSE:
             exchange.status = 503
-            writer.write(_UNAVAILABLE)
+            writer.write(self._face.unavailable)
             await writer.drain()
             return True
         up_writer.write(request.raw)
@@ -251,7 +277,7 @@ async def read_whole(
     return found
 
 
-def _classify(request: Whole, at_s: float) -> Exchange:
+def _read_http(request: Whole, at_s: float) -> Exchange:
     path, _, query = request.path.partition("?")
     kind, queue = Kind.OTHER, ""
     messages: tuple[str, ...] = ()
@@ -268,3 +294,41 @@ def _classify(request: Whole, at_s: float) -> Exchange:
             kind = {"PUT": Kind.UPDATE, "DELETE": Kind.DELETE}.get(request.method, Kind.OTHER)
             messages = (azure["id"],)
     return Exchange(kind, unquote(queue), at_s, messages, is_batch=native is not None)
+
+
+def _read_mns(request: Whole, at_s: float) -> Exchange:
+    path, _, query = request.path.partition("?")
+    found = _MNS.match(path)
+    if found is None:
+        return Exchange(Kind.OTHER, "", at_s)
+    given = {name.lower(): value for name, value in parse_qsl(query)}
+    kinds = {"GET": Kind.RECEIVE, "PUT": Kind.UPDATE, "DELETE": Kind.DELETE}
+    kind = kinds.get(request.method, Kind.OTHER)
+    if given.get("peekonly", "").lower() == "true":
+        kind = Kind.OTHER
+    handles = [given["receipthandle"]] if "receipthandle" in given else []
+    if kind is Kind.DELETE:
+        handles += _MNS_HANDLE.findall(request.body.decode("utf-8", "replace"))
+    return Exchange(kind, unquote(found["queue"]), at_s, _messages_of(handles))
+
+
+def _messages_of(handles: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of the messages that receipt handles are for, as events have them."""
+    found = []
+    for handle in handles:
+        with suppress(ReceiptMalformed):
+            found.append(read_handle(handle)[0])
+    return tuple(found)
+
+
+class Face(NamedTuple):
+    """An interface of the server, as the proxy sees it."""
+
+    read: Callable[[Whole, float], Exchange]
+    """Tells what a request does; the second argument is when it had arrived, monotonic seconds."""
+    unavailable: bytes
+    """The answer of a server that cannot do it now, whole."""
+
+
+AZURE_AND_NATIVE: Final = Face(_read_http, _UNAVAILABLE)
+MNS: Final = Face(_read_mns, _MNS_UNAVAILABLE)

@@ -31,18 +31,22 @@ class Scenario:
     """What happens, in a sentence."""
     loses_leases: bool
     """Whether leases end in it by no fault of the worker's."""
-    for_progress: bool
-    """Whether it is for workers only that save their progress."""
+    option: str
+    """The option with which it is played; empty: always."""
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {}
 
 
-def _scenario(*, loses_leases: bool = False, for_progress: bool = False) -> Callable[[Play], Play]:
+PROGRESS: Final = "--progress"
+BASE64: Final = "--base64"
+
+
+def _scenario(*, loses_leases: bool = False, option: str = "") -> Callable[[Play], Play]:
     def note(play: Play) -> Play:
         name = play.__name__.replace("_", "-")
         told = (play.__doc__ or "").strip()
-        SCENARIOS[name] = Scenario(name, play, told, loses_leases, for_progress)
+        SCENARIOS[name] = Scenario(name, play, told, loses_leases, option)
         return play
 
     return note
@@ -131,6 +135,16 @@ async def received_before(trial: Trial) -> None:
     await trial.queue.receive(1, visibility_timeout_s=1)
     await trial.start()
     await trial.finished("second-hand")
+
+
+@_scenario(option=BASE64)
+async def text_that_is_not_base64(trial: Trial) -> None:
+    """One of five messages is not Base64: the other four are done all the same."""
+    texts = [f"good-{number}" for number in range(4)]
+    await trial.put(texts[0])
+    await trial.put_unreadable("plain text, of 28 characters")
+    await _does(trial, *texts[1:])
+    await trial.finished(texts[0])
 
 
 # --- slow work ---------------------------------------------------------------------------------
@@ -532,6 +546,7 @@ async def stopped_in_work(trial: Trial) -> None:
     await trial.pass_s(2)
     work.finish()
     await stopping
+    await trial.let_return()
     if await trial.is_leased("stopped"):
         raise Missed("left-leased", "'stopped' was neither deleted nor given back")
 
@@ -557,6 +572,7 @@ async def stopped_with_others_waiting(trial: Trial) -> None:
     if len(trial.works) > begun_before + 1:
         raise Missed("took-more", f"it began {len(trial.works) - begun_before} works afterwards")
     await stopping
+    await trial.let_return()
     left = [f"waits-{n}" for n in range(40) if await trial.is_leased(f"waits-{n}")]
     if left:
         raise Missed("left-leased", f"{count_of(len(left), 'message')} not given back")
@@ -595,7 +611,7 @@ async def stopped_before_a_failure(trial: Trial) -> None:
 # --- progress ----------------------------------------------------------------------------------
 
 
-@_scenario(for_progress=True)
+@_scenario(option=PROGRESS)
 async def steps_in_order(trial: Trial) -> None:
     """The work has three steps, each of which is done once."""
     await trial.put("steps:3")
@@ -605,7 +621,7 @@ async def steps_in_order(trial: Trial) -> None:
     await trial.gone("steps:3")
 
 
-@_scenario(for_progress=True, loses_leases=True)
+@_scenario(option=PROGRESS, loses_leases=True)
 async def killed_in_a_step(trial: Trial) -> None:
     """The worker is killed in the third step; the next one does not begin with the first."""
     await trial.put("steps:3", hold=True)
@@ -625,7 +641,7 @@ async def killed_in_a_step(trial: Trial) -> None:
     trial.works = [work for work in trial.works if work.step != 3]  # noqa: PLR2004
 
 
-@_scenario(for_progress=True)
+@_scenario(option=PROGRESS)
 async def slow_steps(trial: Trial) -> None:
     """Three steps of 0.8 visibility timeouts each: to save is to renew."""
     await trial.put("steps:3", hold=True)

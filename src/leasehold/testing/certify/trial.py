@@ -9,10 +9,12 @@ the worker is waited for by the same clock. A scenario may also let time jump.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +28,14 @@ from leasehold.client.errors import MessageNotFound, MessageNotLeased
 from leasehold.client.models import Event
 from leasehold.clock import Clock
 from leasehold.testing import InProcessServer
-from leasehold.testing.certify.proxy import Exchange, Kind, Proxy, read_whole
+from leasehold.testing.certify.proxy import (
+    AZURE_AND_NATIVE,
+    MNS,
+    Exchange,
+    Kind,
+    Proxy,
+    read_whole,
+)
 
 T = TypeVar("T")
 
@@ -38,9 +47,13 @@ _TICK_S: Final = 0.05
 _LONGEST_TICK_S: Final = 0.1
 _LOOK_S: Final = 0.03
 _KILL_WAIT_S: Final = 10.0
+_MOST_STARVED: Final = 0.25
+"""Share of a visibility timeout; with more the worker, which goes by the real clock, may be right
+to take for lost what the server's clock says it has."""
 _SLOWEST: Final = 6
 """By the real clock things are waited for so many times as long: then the machine is too slow."""
 _PROCESSES: Final = Path("/proc")
+_MNS_SHORTEST_LEASE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,10 @@ class Options:
     """Seconds of the worker's time that something expected is waited for."""
     saves_progress: bool = False
     """Whether the worker says that it saves the steps that it has done."""
+    speaks_mns: bool = False
+    """Whether the worker speaks MNS, and not the Azure or the native interface."""
+    reads_base64: bool = False
+    """Whether bodies are put in Base64, as some SDKs have them."""
 
 
 class Missed(Exception):
@@ -177,10 +194,13 @@ class Trial:
     def __init__(
         self, options: Options, server: InProcessServer, client: AsyncClient, clock: Clock
     ) -> None:
-        host, _, port = server.url.rpartition("//")[2].rpartition(":")
         self.options = options
         self.clock = clock
-        self.proxy = Proxy(host, int(port), clock)
+        self.proxy = (
+            Proxy(server.mns_url, MNS, clock)
+            if options.speaks_mns
+            else Proxy(server.url, AZURE_AND_NATIVE, clock)
+        )
         self.queue = client.queue(QUEUE)
         self.client = client
         self.works: list[Work] = []
@@ -200,6 +220,9 @@ class Trial:
         self._work_port = 0
         self.passed_s = 0.0
         """Seconds that have passed for the server, without jumps: those that the worker had."""
+        self.was_starved = False
+        """Whether the real clock went on so much faster, for a time as long as a lease, that what
+        is found may be the machine's fault."""
         self._taken: set[Work] = set()
         self._jobs: set[asyncio.Task[None]] = set()
 
@@ -210,7 +233,12 @@ class Trial:
         if hold:
             self.held.add(text)
         self.failures[text] = fails
-        self.ids[text] = (await self.queue.put(text, **more)).id
+        body = base64.b64encode(text.encode()) if self.options.reads_base64 else text
+        self.ids[text] = (await self.queue.put(body, **more)).id
+
+    async def put_unreadable(self, body: str) -> None:
+        """Put a body that the worker cannot read; what it makes of the message is not judged."""
+        await self.queue.put(body)
 
     async def begun(self, text: str, *, step: int = 0, behind_s: float = 0) -> Work:
         """Wait until the worker begins the work of a message (again), and return it.
@@ -346,6 +374,11 @@ class Trial:
         if code not in {0, -signal.SIGTERM, 128 + signal.SIGTERM}:
             raise Missed(rule, f"asked to end by SIGTERM it ended with code {code}")
 
+    async def let_return(self) -> None:
+        """Let the second pass after which MNS gives back what was given up, if that is spoken."""
+        if self.options.speaks_mns:
+            await self.jump(_MNS_SHORTEST_LEASE_S)
+
     async def kill(self) -> None:
         """End the worker with SIGKILL."""
         assert self.worker is not None
@@ -354,12 +387,9 @@ class Trial:
 
     async def start(self) -> None:
         """Start the worker, anew if one has run."""
-        url = f"http://127.0.0.1:{self._proxy_port}"
-        connection = self._server.connection_string.replace(self._server.url, url)
         environment = {
             **os.environ,
-            "AZURE_STORAGE_CONNECTION_STRING": connection,
-            "CERTIFY_CONNECTION_STRING": connection,
+            **self._credentials(),
             "CERTIFY_QUEUE": QUEUE,
             "CERTIFY_POISON_QUEUE": POISON_QUEUE,
             "CERTIFY_WORK_URL": f"http://127.0.0.1:{self._work_port}/work",
@@ -379,6 +409,24 @@ class Trial:
                 start_new_session=True,
             )
         )
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the variables that say how the worker reaches the server, through the proxy."""
+        url = f"http://127.0.0.1:{self._proxy_port}"
+        if self.options.speaks_mns:
+            key_id, secret = self._server.account, self._server.key
+            return {
+                "ALIBABA_CLOUD_ACCESS_KEY_ID": key_id,
+                "ALIBABA_CLOUD_ACCESS_KEY_SECRET": secret,
+                "CERTIFY_MNS_ENDPOINT": url,
+                "CERTIFY_MNS_ACCESS_KEY_ID": key_id,
+                "CERTIFY_MNS_ACCESS_KEY_SECRET": secret,
+            }
+        connection = self._server.connection_string.replace(self._server.url, url)
+        return {
+            "AZURE_STORAGE_CONNECTION_STRING": connection,
+            "CERTIFY_CONNECTION_STRING": connection,
+        }
 
     # --- what was seen -----------------------------------------------------------------------
 
@@ -444,16 +492,23 @@ class Trial:
         # The proxy and the web service are in this thread, the server is in one of its own.
         own = (threading.get_native_id(), self._server.thread_id)
         starvation.since_s(None, own)  # what was before does not count
+        lost: deque[tuple[float, float]] = deque()
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = self.clock.monotonic_s()
-            step_s = min(now_s - before_s, _LONGEST_TICK_S)
+            real_s = now_s - before_s
+            step_s = min(real_s, _LONGEST_TICK_S)
             before_s = now_s
             worker = self.worker
             pid = None if worker is None or worker.code is not None else worker.pid
             step_s = max(0.0, step_s - starvation.since_s(pid, own))
             await asyncio.to_thread(self._server.advance, step_s)
             self.passed_s += step_s
+            lost.append((now_s, real_s - step_s))
+            while lost[0][0] < now_s - self.options.lease_s:
+                lost.popleft()
+            if sum(each for _, each in lost) > _MOST_STARVED * self.options.lease_s:
+                self.was_starved = True
 
     async def _serve_work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), suppress(OSError, httptools.HttpParserError):
@@ -496,7 +551,10 @@ class Trial:
         self._proxy_port = await self.proxy.start()
         service = await asyncio.start_server(self._serve_work, "127.0.0.1", 0)
         self._work_port = service.sockets[0].getsockname()[1]
-        await self.queue.create(settings={"visibility_timeout_s": self.options.lease_s})
+        settings: dict[str, Any] = {"visibility_timeout_s": self.options.lease_s}
+        if self.options.speaks_mns:
+            settings["lapsed_receipts"] = "strict"  # as of a queue that MNS has made
+        await self.queue.create(settings=settings)
         await self.client.queue(POISON_QUEUE).create()
         ticking = asyncio.create_task(self._tick())
         try:
