@@ -184,6 +184,16 @@ def test_library_is_as_the_manual_says(
     assert rule in found if rule else not found
 
 
+@pytest.mark.long
+@pytest.mark.sdk
+def test_sdk_of_mns_fails_at_a_text() -> None:
+    """Its error is none of those that the documented loop catches, and the receipt is lost."""
+    name = "text-that-is-not-base64"
+    options = ("--mns", "--base64")
+    (told,) = certify("mns_loop", "base64", scenarios=(name,), options=options)
+    assert "crashed" in {each["rule"] for each in told["findings"]}
+
+
 def test_faults_and_scenarios_are_known() -> None:
     """Each fault has a scenario, each rule is one that is explained, and forty are played."""
     assert set(SHOWN_BY) == set(FAULTS) - {"none"}
