@@ -8,8 +8,6 @@ soon as it is over, so that it may be ended at any moment and go on another day.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof.history.prove import LONG, Amounts, prove
+from proof.pieces import add, commit, next_seed
 from proof.report import Check, Order, empty_folder
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results/release.json"
@@ -80,33 +79,8 @@ def play(name: str, seed: int, folder: Path) -> dict[str, Any]:
         "passed": all(each.passed for each in checks),
         "said": [f"{each.name}: {each.said}" for each in checks if not each.passed],
         "seconds": round(time.monotonic() - since_s, 1),
-        "commit": _commit(),
+        "commit": commit(),
     }
-
-
-def _commit() -> str:
-    said = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return said.stdout.strip()
-
-
-def add(out: Path, piece: dict[str, Any]) -> None:
-    """Add a piece to a file of them."""
-    pieces = read(out)
-    pieces.append(piece)
-    whole = {"totals": totals(pieces), "pieces": pieces}
-    fresh = out.with_suffix(".new")
-    fresh.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(out)
-
-
-def read(out: Path) -> list[dict[str, Any]]:
-    """Return the pieces of a file; none if it is not there."""
-    if not out.exists():
-        return []
-    pieces: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["pieces"]
-    return pieces
 
 
 def main() -> int:
@@ -123,10 +97,10 @@ def main() -> int:
         for name in options.only or PIECES:
             if time.monotonic() >= end_s:
                 break
-            seed = 1 + max((each["seed"] for each in read(options.out)), default=0)
+            seed = next_seed(options.out)
             # What fails keeps its records, in a folder that no later piece empties.
             piece = play(name, seed, options.folder / str(seed))
-            add(options.out, piece)
+            add(options.out, piece, totals)
             failed += not piece["passed"]
             print(f"{name}: seed {seed}, {piece['count']} in {piece['seconds']} s", flush=True)
             print("\n".join(piece["said"]), end="\n" * bool(piece["said"]), flush=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from proof.history.accumulate import RESULTS as RELEASE_FILE
-from proof.history.accumulate import read, totals
+from proof.history.accumulate import totals
 from proof.history.peers.run import PEERS, Result
+from proof.pieces import read
 from proof.spark import results as spark
 
 _ROOT: Final = Path(__file__).resolve().parents[2]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import fields
@@ -19,10 +18,10 @@ from typing import Any, Final
 
 import pyspark
 
-from proof.history.accumulate import read
+from proof.pieces import add, commit, next_seed
 from proof.report import empty_folder
 from proof.spark.campaign import VICTIMS, Campaign
-from proof.spark.results import RESULTS, add
+from proof.spark.results import RESULTS, totals
 from proof.spark.work import PLANTED, WORK
 
 _SHOWN: Final = 5
@@ -51,15 +50,8 @@ def play(row: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     return piece | {
         "seconds": round(time.monotonic() - since_s, 1),
         "pyspark": pyspark.__version__,
-        "commit": _commit(),
+        "commit": commit(),
     }
-
-
-def _commit() -> str:
-    said = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return said.stdout.strip()
 
 
 def main() -> int:
@@ -78,9 +70,9 @@ def main() -> int:
         for row in options.only or (*WORK, *PLANTED):
             if killed >= options.kills or time.monotonic() >= end_s:
                 break
-            seed = 1 + max((each["seed"] for each in read(options.out)), default=0)
+            seed = next_seed(options.out)
             piece = play(row, options.each, seed, options.folder / str(seed))
-            add(options.out, piece)
+            add(options.out, piece, totals)
             killed += sum(piece["kills"].values())
             failed += not piece["passed"]
             verdict = "ok    " if piece["passed"] else "FAILED"

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -118,28 +119,17 @@ class Campaign:
     def play(self, victims: Sequence[Victim]) -> Outcome:
         """Kill each of *victims* in a random order; let the query end; look."""
         order = self._random.sample(list(victims), len(victims))
-        with self._started():
-            try:
-                for victim in order:
-                    self._strike(victim)
-                self._come_to_an_end()
-            except TimeoutError as error:
-                self.outcome.said.append(str(error))
-            finally:
-                self._kill_tree()
-            self._look()
-        return self.outcome
+        return self._played([partial(self._strike, victim) for victim in order])
 
     def play_planted(self, deaths: int) -> Outcome:
         """Have a planted sink kill its driver so often where its bug shows; then as before."""
+        return self._played([self._die_where_planted] * deaths)
+
+    def _played(self, deaths: Sequence[Callable[[], None]]) -> Outcome:
         with self._started():
             try:
-                for _ in range(deaths):
-                    self._wait_until_it_works()
-                    (self._root / DIE).touch()
-                    self._until(self._ended, "the driver does not die")
-                    self.outcome.kills[Victim.DRIVER] += 1
-                    self._run()
+                for die in deaths:
+                    die()
                 self._come_to_an_end()
             except TimeoutError as error:
                 self.outcome.said.append(str(error))
@@ -301,6 +291,14 @@ class Campaign:
         self.outcome.moments[last] += 1
         if self._ended():
             self._run()
+
+    def _die_where_planted(self) -> None:
+        """Have a planted sink kill its driver."""
+        self._wait_until_it_works()
+        (self._root / DIE).touch()
+        self._until(self._ended, "the driver does not die")
+        self.outcome.kills[Victim.DRIVER] += 1
+        self._run()
 
     def _let_pass(self) -> None:
         if self._random.random() < 0.5:  # half of them by time, half by requests

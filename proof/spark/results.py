@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from proof.history.accumulate import read
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results/spark_kills.json"
 ROWS: Final = (
@@ -60,11 +57,3 @@ def table(pieces: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"| {row} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
     lines.append("| all | " + " | ".join(f"{whole[name]:,}" for name in names) + " |")
     return "\n".join(lines) + "\n"
-
-
-def add(out: Path, piece: dict[str, Any]) -> None:
-    """Add a piece to a file of them."""
-    pieces = [*read(out), piece]
-    fresh = out.with_suffix(".new")
-    fresh.write_text(json.dumps({"totals": totals(pieces), "pieces": pieces}, indent=1) + "\n")
-    fresh.replace(out)

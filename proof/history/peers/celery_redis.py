@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import kombu
-import redis
 from kombu.exceptions import OperationalError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proof.history.adapters import Promise, Queue, Refused, Unknown
-from proof.history.peers.redis_streams import redis_server
+from proof.history.adapters import Promise, Queue, Refused
+from proof.history.peers.redis_streams import redis_errors, redis_server
 from proof.history.peers.server import LEASE_S, TIMEOUT_S, PeerServer
 from proof.history.records import Delivery
 
@@ -28,16 +26,6 @@ PROMISE: Final = Promise(
     prompt=False,  # what has timed out is put back ten at a time
     margin_s=0.05,
 )
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except redis.BusyLoadingError as error:
-        raise Refused(f"busy: {error}") from error
-    except (redis.RedisError, OperationalError, OSError) as error:
-        raise Unknown(str(error)) from error
 
 
 class CeleryQueue(Queue):
@@ -54,7 +42,7 @@ class CeleryQueue(Queue):
             "unacked_mutex_expire": LEASE_S,
             "socket_timeout": TIMEOUT_S,
         }
-        with _errors():
+        with redis_errors(OperationalError):
             self._connection = kombu.Connection(
                 f"redis://127.0.0.1:{port}/0", transport_options=options
             )
@@ -65,7 +53,7 @@ class CeleryQueue(Queue):
     def put(self, body: str, *, delay_s: float, group: str) -> None:
         """Send a message to the queue."""
         del delay_s, group
-        with _errors():
+        with redis_errors(OperationalError):
             self._producer.publish(
                 body,
                 exchange="",
@@ -80,7 +68,7 @@ class CeleryQueue(Queue):
         del lease_s
         taken: list[Delivery] = []
         self._calls += 1
-        with _errors():
+        with redis_errors(OperationalError):
             self._channel.qos.restore_visible(interval=1)
             while len(taken) < limit:
                 message = self._channel.basic_get(self._name, no_ack=False)
@@ -104,18 +92,18 @@ class CeleryQueue(Queue):
         tag, me, _ = delivery.token.split("/")
         if me != self._me:
             raise Refused("lost: its connection is closed")
-        with _errors():
+        with redis_errors(OperationalError):
             self._channel.basic_ack(tag)
 
     def count(self) -> int | None:
         """Return how many wait in the queue, and how many of all queues are with workers."""
-        with _errors():
+        with redis_errors(OperationalError):
             client = self._channel.client
             return int(client.llen(self._name)) + int(client.hlen(self._channel.unacked_key))
 
     def close(self) -> None:
         """Close the connection, which gives back what it holds."""
-        with _errors():
+        with redis_errors(OperationalError):
             self._connection.close()
 
 

@@ -41,12 +41,13 @@ def _client(port: int) -> Any:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def redis_errors(around: type[Exception] = OSError) -> Iterator[None]:
+    """Tell what the errors of the driver mean, and those of a library around it."""
     try:
         yield
     except redis.BusyLoadingError as error:
         raise Refused(f"busy: {error}") from error
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, OSError, around) as error:
         raise Unknown(str(error)) from error
 
 
@@ -62,13 +63,13 @@ class RedisQueue(Queue):
     def put(self, body: str, *, delay_s: float, group: str) -> None:
         """Add an entry."""
         del delay_s, group
-        with _errors():
+        with redis_errors():
             self._redis.xadd(self._stream, {"b": body})
 
     def receive(self, limit: int, lease_s: float) -> Sequence[Delivery]:
         """Take what has been idle for the lease of all, then what is new."""
         del lease_s
-        with _errors():
+        with redis_errors():
             claimed = self._redis.xautoclaim(
                 self._stream, _GROUP, self._me, LEASE_S * 1000, "0", count=limit
             )[1]
@@ -95,7 +96,7 @@ class RedisQueue(Queue):
 
     def complete(self, delivery: Delivery) -> None:
         """Acknowledge and delete at once."""
-        with _errors():
+        with redis_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.xack(self._stream, _GROUP, delivery.message_id)
             pipe.xdel(self._stream, delivery.message_id)
@@ -105,7 +106,7 @@ class RedisQueue(Queue):
 
     def count(self) -> int | None:
         """Return the length of the stream."""
-        with _errors():
+        with redis_errors():
             return int(self._redis.xlen(self._stream))
 
     def close(self) -> None:
