@@ -22,7 +22,7 @@ MADE: Final = SOURCE.with_suffix(".json")
 def main(arguments: list[str]) -> int:
     """Write the file, or compare; exit code 1 if it differs."""
     content = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
-    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    text = json.dumps(content, ensure_ascii=False, indent=0) + "\n"
     if "--check" not in arguments:
         MADE.write_text(text, encoding="utf-8")
     elif not MADE.exists() or MADE.read_text(encoding="utf-8") != text:
