@@ -81,10 +81,12 @@ def _play(
     with ExitStack() as stack:
         running = []
         for number, options in enumerate(servers):
-            how = dict(options)
-            if not number:
-                how["--events-folder"] = str(exported)
-                how["--events-export-interval-s"] = str(_EXPORT_INTERVAL_S)
+            # Each has the folder: the one that leads exports, and a kill may make that another one.
+            how = {
+                **options,
+                "--events-folder": str(exported),
+                "--events-export-interval-s": str(_EXPORT_INTERVAL_S),
+            }
             server = KillableServer(folder / f"data{number}", options=how)
             server.start()
             stack.callback(_end, server)
