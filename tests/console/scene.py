@@ -16,7 +16,11 @@ from leasehold.client.models import ErrorReport, NewMessage
 if TYPE_CHECKING:
     from leasehold.client import Client
 
-ORDERS: Final = {"failure_policy": {"max_failures": 2}, "visibility_timeout_s": 600}
+ORDERS: Final = {
+    "failure_policy": {"max_failures": 2},
+    "visibility_timeout_s": 600,
+    "timeouts_by_type": {"refund": {"visibility_timeout_s": 60}},
+}
 """Settings of the queue of orders."""
 QUIET: Final = ("emails", "exports", "invoices", "refunds", "search-index", "thumbnails")
 

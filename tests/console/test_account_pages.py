@@ -14,6 +14,7 @@ from msgspec import structs
 from leasehold.advisor.apply import Current, undo_for
 from leasehold.client import Client
 from leasehold.domain.queue_settings import Adaptive, Advised
+from leasehold.wire import queues as wire
 from leasehold.wire.flows import ExecutorReport, PipelineReport, StageReport
 from tests.console.harness import Visit, World
 
@@ -212,6 +213,47 @@ def test_advice_is_applied_and_taken_back(world: World, operator: Visit) -> None
     operator.sees("The queue is as it was before the advice.")
     assert queue.info().visibility_timeout_s == 1
     assert queue.info().settings.advised is None
+
+
+def test_timeouts_by_type_are_set_in_a_form(world: World, operator: Visit) -> None:
+    """A rule is added, changed and removed; the others, and what the server chose, stay."""
+    queue = world.client.queue("parts")
+    queue.create(settings={"timeouts_by_type": {"encode.*": {"visibility_timeout_s": 600}}})
+    operator.open("#/queues/parts?tab=settings").settle()
+    form = operator.page.get_by_role("form", name="Timeouts by message type")
+
+    def apply() -> list[str]:
+        form.get_by_role("button", name="Review the rules").click()
+        operator.button("Apply", within="dialog").wait_for()
+        then = operator.page.locator("dialog td.then").all_inner_texts()
+        operator.button("Apply", within="dialog").click()
+        operator.page.locator("dialog").wait_for(state="detached")
+        return then
+
+    form.get_by_role("button", name="Review the rules").click()
+    operator.sees("Nothing is changed.")
+    form.get_by_role("button", name="Add a rule").click()
+    added = form.get_by_role("group", name="New rule")
+    added.get_by_label("Message type").fill("encode.*")
+    form.get_by_role("button", name="Review the rules").click()
+    operator.sees("A type has two rules.")
+    added.get_by_label("Message type").fill("mail")
+    added.get_by_label("Follows the work from, seconds").fill("5")
+    added.get_by_label("Follows the work up to, seconds").fill("90")
+    assert apply() == ["5", "90"]
+    assert queue.info().settings.timeouts_by_type == {
+        "encode.*": wire.TypeTimeout(visibility_timeout_s=600),
+        "mail": wire.TypeTimeout(adaptive=wire.Adaptive(floor_s=5, cap_s=90)),
+    }
+
+    mail = form.get_by_role("group", name="mail")
+    mail.get_by_label("Follows the work from, seconds").fill("")
+    mail.get_by_label("Follows the work up to, seconds").fill("")
+    mail.get_by_label("Timeout, seconds").fill("20")
+    form.get_by_role("button", name="Remove the rule for encode.*").click()
+    apply()
+    left = {"mail": wire.TypeTimeout(visibility_timeout_s=20)}
+    assert queue.info().settings.timeouts_by_type == left
 
 
 def _settings(draw: random.Random) -> Current:

@@ -87,8 +87,8 @@ export default function Settings({ queue, info, reload }) {
     ${isOld && html`<${Note} tone="warning">The settings have changed meanwhile.
       <button type="button" class="small" onClick=${() => again(info)}>Show the new ones</button><//>`}
     <${Chosen} settings=${info.settings} timeoutS=${info.visibility_timeout_s} />
-    <${ByType} settings=${info.settings} />
     <${Form} key=${`form ${version}`} settings=${base.settings} review=${review} />
+    <${ByType} key=${`types ${version}`} settings=${base.settings} review=${review} />
     <${Raw} key=${`raw ${version}`} info=${base} review=${review} />`;
 }
 
@@ -110,21 +110,6 @@ function Chosen({ settings, timeoutS }) {
       ]}
     />
   <//>`;
-}
-
-// Set in the JSON below.
-function ByType({ settings }) {
-  const rules = Object.entries(settings.timeouts_by_type ?? {});
-  if (!rules.length) return null;
-  const told = ([name, rule]) => {
-    const chosen = settings.adapted_by_type?.[name];
-    const seconds = chosen?.visibility_timeout_s ?? rule.visibility_timeout_s;
-    const parts = [seconds ? format.duration(seconds) : "that of the queue"];
-    if (rule.adaptive) parts.push(`adaptive, ${format.duration(rule.adaptive.floor_s)} to ${format.duration(rule.adaptive.cap_s)}`);
-    if (chosen) parts.push(chosen.because);
-    return [name, parts.join("; ")];
-  };
-  return html`<${Section} title="Timeouts by message type"><${Facts} pairs=${rules.sort().map(told)} /><//>`;
 }
 
 // --- the form ------------------------------------------------------------------------------------
@@ -213,6 +198,68 @@ function set(changes, place, value) {
   for (const part of parts) target = target[part] ??= {};
   // An object that is to be there keeps what has been set in it.
   if (target[last] === undefined || value === null || typeof value !== "object") target[last] = value;
+}
+
+// --- rules by message type -----------------------------------------------------------------------
+
+const RULE = {
+  name: { label: "Message type", hint: "Or a prefix of types and a *", kind: "text" },
+  visibility_timeout_s: seconds("Timeout, seconds", "", { placeholder: "that of the queue" }),
+  "adaptive.floor_s": seconds("Follows the work from, seconds", "It is fixed if this and the next are empty"),
+  "adaptive.cap_s": seconds("Follows the work up to, seconds", ""),
+};
+
+function ByType({ settings, review }) {
+  const before = settings.timeouts_by_type ?? {};
+  const [rows, setRows] = useState(() => Object.keys(before).sort().map((name, id) => ({ id, name })));
+  const [error, setError] = useState("");
+  const add = () => setRows([...rows, { id: Math.max(-1, ...rows.map(({ id }) => id)) + 1, name: "" }]);
+  const submit = (event) => {
+    event.preventDefault();
+    const rules = rulesOf(rows, event.currentTarget.elements);
+    const changes = rules && patchFor(before, rules);
+    setError(rules ? (changes ? "" : "Nothing is changed.") : "A type has two rules.");
+    if (changes) review({ settings: { timeouts_by_type: changes } });
+  };
+  return html`<form onSubmit=${submit} class="settings" aria-label="Timeouts by message type">
+    <fieldset class="plain" disabled=${!isOperator()}>
+      <${Section} title="Timeouts by message type">
+        ${rows.map(({ id, name }) => {
+          const chosen = settings.adapted_by_type?.[name];
+          return html`<fieldset class="plain" key=${id} aria-label=${name || "New rule"}>
+            <div class="fields">
+              ${Object.entries(RULE).map(([place, field]) => html`<${Field} key=${place} place=${`${id} ${place}`} field=${field} value=${place === "name" ? name : at(before[name], place)} />`)}
+            </div>
+            <div class="actions">
+              <button type="button" class="small" aria-label=${`Remove the rule for ${name || "a new type"}`} onClick=${() => setRows(rows.filter((row) => row.id !== id))}>Remove</button>
+              ${chosen && html`<span class="faint">In force: ${format.duration(chosen.visibility_timeout_s)}; ${chosen.because}</span>`}
+            </div>
+          </fieldset>`;
+        })}
+        <div class="actions"><button type="button" onClick=${add}>Add a rule</button>
+          <button type="submit">Review the rules</button>
+          <span class="faint" role="status">${error}</span></div>
+      <//>
+    </fieldset>
+  </form>`;
+}
+
+// As the fields say it, without what is empty; null if one type is named twice.
+function rulesOf(rows, elements) {
+  const rules = new Map(); // a type may have the name of anything, so of what objects have by nature too
+  for (const { id } of rows) {
+    const rule = {};
+    for (const [place, field] of Object.entries(RULE)) {
+      const value = valueOf(field, elements[`${id} ${place}`]);
+      if (value === null) continue;
+      set(rule, place, value);
+    }
+    const { name, ...said } = rule;
+    if (name === undefined) continue;
+    if (rules.has(name)) return null;
+    rules.set(name, said);
+  }
+  return Object.fromEntries(rules);
 }
 
 // --- as JSON -------------------------------------------------------------------------------------
