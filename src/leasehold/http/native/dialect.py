@@ -7,6 +7,7 @@ the store holds is told to anybody who has not shown credentials for it.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -236,7 +237,8 @@ def openapi_json() -> bytes:
     ``tools/make_openapi.py`` makes the JSON that is read here; the schemas are made of the shapes
     in :mod:`leasehold.wire`.
     """
-    text = resources.files(__package__ or "").joinpath("openapi.json").read_bytes()
+    packed = resources.files(__package__ or "").joinpath("openapi.json.gz").read_bytes()
+    text = gzip.decompress(packed)
     content = msgspec.json.decode(text)
     content["info"]["version"] = __version__
     by_hand = content["components"]["schemas"]
