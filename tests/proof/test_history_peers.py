@@ -120,6 +120,7 @@ def test_what_is_not_promised_is_in_brackets() -> None:
     [
         pytest.param("beanstalkd", marks=pytest.mark.long),
         pytest.param("redis-always", marks=pytest.mark.slow),
+        pytest.param("rabbitmq-quorum", marks=pytest.mark.slow),
     ],
 )
 def test_a_peer_keeps_its_promise_through_kills(peer: str) -> None:

@@ -1,11 +1,13 @@
 """RabbitMQ over AMQP 0-9-1: classic durable and quorum queues, with publisher confirms.
 
 A delivery is its channel's until it is acknowledged: there is no time after which it comes back.
+Messages are got one by one (``basic.get``), or pushed to a consumer (``basic.consume``).
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,10 @@ PROMISE: Final = Promise(
     prompt=False,  # basic.get may find a queue empty that is about to get a message back
 )
 _PERSISTENT: Final = 2
+_PREFETCH: Final = 16
+"""More than a client holds at once; what is pushed and not yet asked for is among it."""
+_ARRIVES_S: Final = 0.05
+"""So long a receive waits for what is pushed."""
 
 
 @contextmanager
@@ -52,16 +58,27 @@ def _connect(port: int) -> Any:
 
 
 class RabbitQueue(Queue):
-    """One queue over one connection with one channel."""
+    """One queue over one connection with one channel.
 
-    def __init__(self, port: int, name: str) -> None:
+    Args:
+        port: Of the server.
+        name: Of the queue.
+        pushed: Whether messages come to a consumer; else each is got by a call.
+    """
+
+    def __init__(self, port: int, name: str, *, pushed: bool) -> None:
         self._name = name
         self._me = uuid.uuid4().hex
         self._numbers = count(1)
         self._tags: dict[str, int] = {}
+        self._pushed: deque[amqp.Message] | None = None
         with _errors():
             self._connection = _connect(port)
             self._channel = self._connection.channel()
+            if pushed:
+                self._pushed = deque()
+                self._channel.basic_qos(0, _PREFETCH, a_global=False)
+                self._channel.basic_consume(name, callback=self._pushed.append)
 
     def put(self, body: str, *, delay_s: float, group: str) -> None:
         """Publish a persistent message, and wait until it is confirmed."""
@@ -73,12 +90,12 @@ class RabbitQueue(Queue):
             )
 
     def receive(self, limit: int, lease_s: float) -> Sequence[Delivery]:
-        """Get one after the other."""
+        """Get one after the other, or take what has been pushed or is about to be."""
         del lease_s
         taken: list[Delivery] = []
         with _errors():
             while len(taken) < limit:
-                message = self._channel.basic_get(self._name)
+                message = self._next()
                 if message is None:
                     break
                 # Tags begin anew with each channel: a receipt of our own.
@@ -116,6 +133,16 @@ class RabbitQueue(Queue):
         with _errors():
             self._connection.close()
 
+    def _next(self) -> amqp.Message | None:
+        if self._pushed is None:
+            return self._channel.basic_get(self._name)
+        if not self._pushed:
+            try:
+                self._connection.drain_events(timeout=_ARRIVES_S)
+            except TimeoutError:
+                return None
+        return self._pushed.popleft() if self._pushed else None
+
     def _ask(self) -> int:
         """Declare the queue that is there; return how many messages are ready."""
         return int(self._channel.queue_declare(self._name, passive=True).message_count)
@@ -133,10 +160,11 @@ class RabbitConnector:
     """Connects; see :class:`proof.history.adapters.Connector`."""
 
     port: int
+    pushed: bool
 
     def open(self, queue: str) -> RabbitQueue:
         """Connect."""
-        return RabbitQueue(self.port, queue)
+        return RabbitQueue(self.port, queue, pushed=self.pushed)
 
 
 def _answers(port: int) -> bool:
@@ -147,8 +175,11 @@ def _answers(port: int) -> bool:
     return True
 
 
-def rabbitmq(folder: Path, kind: str) -> PeerServer:
-    """Return one node; *kind* of its queues is ``classic`` or ``quorum``."""
+def rabbitmq(folder: Path, kind: str, *, pushed: bool) -> PeerServer:
+    """Return one node; *kind* of its queues is ``classic`` or ``quorum``.
+
+    With *pushed* its clients consume, else they get.
+    """
     name = f"proof-{uuid.uuid4().hex[:8]}@localhost"
     # Each node of a machine is to be found by a daemon of Erlang's; a fixed port does without.
     distribution = free_port()
@@ -177,7 +208,7 @@ def rabbitmq(folder: Path, kind: str) -> PeerServer:
         f"rabbitmq-{kind}",
         PROMISE,
         command=command,
-        connect=RabbitConnector,
+        connect=lambda port: RabbitConnector(port, pushed),
         make_queues=make_queues,
         is_ready=_answers,
         log=folder / "rabbitmq.log",

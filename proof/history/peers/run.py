@@ -112,12 +112,12 @@ def _azurite(folder: Path) -> PeerServer:
     return azurite(folder)
 
 
-def _rabbitmq(kind: str) -> Callable[[Path], PeerServer]:
+def _rabbitmq(kind: str, *, pushed: bool) -> Callable[[Path], PeerServer]:
     def make(folder: Path) -> PeerServer:
         from proof.history.peers.rabbitmq import PROGRAM, rabbitmq  # noqa: PLC0415 - as above
 
         _need(str(PROGRAM))
-        return rabbitmq(folder, kind)
+        return rabbitmq(folder, kind, pushed=pushed)
 
     return make
 
@@ -221,7 +221,7 @@ PEERS: Final = {
     ),
     "rabbitmq-classic": Peer(
         title="RabbitMQ {version}, classic durable",
-        make=_rabbitmq("classic"),
+        make=_rabbitmq("classic", pushed=False),
         said="a persistent message that was confirmed is there after a restart of the node",
         source="RabbitMQ documentation: reliability, confirms, queues",
         settings="one node; classic durable queues, persistent messages, publisher confirms",
@@ -231,11 +231,22 @@ PEERS: Final = {
         not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
     ),
     "rabbitmq-quorum": Peer(
-        title="RabbitMQ {version}, quorum, one node",
-        make=_rabbitmq("quorum"),
+        title="RabbitMQ {version}, quorum, consumed",
+        make=_rabbitmq("quorum", pushed=True),
         said="a message that was confirmed is on the disk of a majority, and stays",
         source="RabbitMQ documentation: quorum queues, confirms",
-        settings="one node; quorum queues with one member, publisher confirms",
+        settings="one node; quorum queues with one member, publisher confirms; basic.consume",
+        version=("dpkg-query", "-W", "rabbitmq-server"),
+        connection=True,
+        quiet_s=(1.0, 4.0),
+        not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
+    ),
+    "rabbitmq-quorum-get": Peer(
+        title="RabbitMQ {version}, quorum, `basic.get`",
+        make=_rabbitmq("quorum", pushed=False),
+        said="a message that was confirmed is on the disk of a majority, and stays",
+        source="RabbitMQ documentation: quorum queues, confirms",
+        settings="one node; quorum queues with one member, publisher confirms; basic.get",
         version=("dpkg-query", "-W", "rabbitmq-server"),
         connection=True,
         quiet_s=(1.0, 4.0),
