@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,8 +34,6 @@ from proof.history.records import (
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["proof.history.client", "proof.history.leasehold"])
 _STOP_S: Final = 30.0
-_FIRST: Final = 100
-"""Of so many calls that begin after a moment one is the first to end."""
 _DRAIN_S: Final = 60.0
 _DRAIN_LEASE_S: Final = 60
 _PAGE: Final = 32
@@ -125,18 +123,17 @@ class Campaign:
         return self.done.total() - self.done[_CLIENT_KILLED]
 
     def silences_s(self, name: str) -> list[float]:
-        """Return for each fault of a name how long it took until a call was done that began later.
+        """Return for each fault of a name the longest time in it without a call that was done.
 
-        A client's own pauses are in it.
+        It is over with the first one after the fault. The clients' own pauses are in it.
         """
-        done = [each for each in self.history.operations if each.is_ok]
-        invoked_s = [each.invoked_s for each in done]
+        done_s = sorted(each.completed_s for each in self.history.operations if each.is_ok)
         silences_s = []
         for fault in self.history.faults:
-            later = done[bisect_left(invoked_s, fault.begun_s) :]
-            if fault.name == name and later:
-                first_s = min(each.completed_s for each in later[:_FIRST])
-                silences_s.append(first_s - fault.begun_s)
+            first, after = (bisect_left(done_s, at_s) for at_s in (fault.begun_s, fault.ended_s))
+            if fault.name == name and after < len(done_s):
+                moments_s = [fault.begun_s, *done_s[first : after + 1]]
+                silences_s.append(max(late - early for early, late in pairwise(moments_s)))
         return silences_s
 
     def _do(

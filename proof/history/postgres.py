@@ -35,7 +35,8 @@ def is_available() -> bool:
 def end_backends(url: str) -> None:
     """End whatever the database still does for servers that were killed; wait until it has."""
     with connect(Address.parse(url)) as connection:
-        client = "AND backend_type = 'client backend'"
+        # Those of Patroni, which are never all gone, have a name.
+        client = "AND backend_type = 'client backend' AND application_name NOT LIKE 'Patroni%'"
         connection.execute(f"SELECT pg_terminate_backend(pid) {_BACKENDS} {client}")
         eventually(
             lambda: not connection.execute(f"SELECT 1 {_BACKENDS} {client}").fetchall(),

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from tests.reliability.disks import mounted
 
-from proof.history import postgres
+from proof.history import patroni, postgres
 from proof.history.adapters import Restart, System
 from proof.history.campaign import Campaign
 from proof.history.checker import Verdict
@@ -68,6 +68,8 @@ class Amounts:
     database_seconds: float
     """Of all faults on PostgreSQL."""
     failovers: int
+    patroni: int
+    """Of failovers that Patroni decides about."""
     soak_hours: float
 
 
@@ -78,6 +80,7 @@ SHORT: Final = Amounts(
     crash_states=3_000,
     database_seconds=15,
     failovers=3,
+    patroni=0,
     soak_hours=3,
 )
 """About three minutes on two cores."""
@@ -88,6 +91,7 @@ LONG: Final = Amounts(
     crash_states=1_000_000,
     database_seconds=1_800,
     failovers=500,
+    patroni=50,
     soak_hours=24,
 )
 """The release tier."""
@@ -115,8 +119,19 @@ def prove(order: Order, amounts: Amounts | None = None) -> Iterator[Check]:
         if wanted.failovers:
             yield runs.lagging_standby()
             yield runs.failovers(wanted.failovers)
+    yield from _patroni(runs, wanted.patroni)
     if wanted.soak_hours:
         yield _soak(order, wanted.soak_hours)
+
+
+def _patroni(runs: _Runs, count: int) -> Iterator[Check]:
+    if not count:
+        return
+    if absent := patroni.missing():
+        yield Check(name="Patroni", passed=True, said=f"left out, not installed: {absent}")
+        return
+    yield runs.asynchronous_patroni()
+    yield runs.patroni(count)
 
 
 class _LyingPowerCut(Kill):
@@ -226,20 +241,40 @@ class _Runs:
 
     def lagging_standby(self) -> Check:
         """Have the promotion of a standby that had fallen behind be found out."""
+
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, Sequence[Fault]]]:
+            with postgres.pair_of_databases(data) as (system, pair):
+                yield system, [postgres.LaggingFailover(pair)]
+
+        return self._finds_lag("a standby that lags", opened)
+
+    def asynchronous_patroni(self) -> Check:
+        """Have it be found out that commits do not wait for a standby."""
+
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, Sequence[Fault]]]:
+            with patroni.patroni_databases(data, synchronous=False) as (system, cluster):
+                yield system, [patroni.LaggingLeaderKilled(cluster)]
+
+        return self._finds_lag("a Patroni without synchronous mode", opened)
+
+    def _finds_lag(
+        self,
+        name: str,
+        opened: Callable[[Path], AbstractContextManager[tuple[System, Sequence[Fault]]]],
+    ) -> Check:
+        """Have one failover to a standby that has not heard the last."""
         said, found = "", 0
         for quiet_s in _CONTROL_S:  # on a busy machine little is confirmed in a short time
-            with (
-                self._folders() as (data, records),
-                postgres.pair_of_databases(data / "data") as (system, pair),
-            ):
-                lagging: Sequence[Fault] = [postgres.LaggingFailover(pair)]
+            with self._folders() as (data, records), opened(data / "data") as (system, lagging):
                 campaign = self._campaign(system, lambda _, these=lagging: these, records)  # type: ignore[misc]
                 campaign.quiet_s = (quiet_s, quiet_s)
                 verdict = campaign.run(faults=1)
             said, found = _row(verdict.figures, verdict.row()), len(verdict.found["lost"])
             if found:
                 break
-        return Check(name="finds a standby that lags", passed=found > 0, said=said)
+        return Check(name=f"finds {name}", passed=found > 0, said=said)
 
     def _finds(
         self,
@@ -309,6 +344,16 @@ class _Runs:
                 yield system, lambda _: [postgres.Failover(pair)]
 
         return self._in_rounds("failovers", opened, faults=count, silence="failover")
+
+    def patroni(self, count: int) -> Check:
+        """Take the leader away so often, in several ways, and have Patroni choose another one."""
+
+        @contextmanager
+        def opened(data: Path) -> Iterator[tuple[System, _Faults]]:
+            with patroni.patroni_databases(data / "data") as (system, cluster):
+                yield system, lambda _: patroni.faults_of_patroni(cluster)
+
+        return self._in_rounds("Patroni", opened, faults=count, silence="leader killed")
 
     def _campaign(
         self,

@@ -21,6 +21,8 @@ from proof.spark import results as spark
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS_FILE: Final = _ROOT / "proof/results/peers.json"
+PATRONI_FILE: Final = _ROOT / "proof/results/patroni.json"
+"""Pieces of the release tier that need more than is installed elsewhere."""
 _END: Final = "<!-- end of table -->\n"
 _CONTROL: Final = "lying disk"
 _FAULTS: Final = ("kill", "pause", "kill and pause", "power cut", _CONTROL)
@@ -105,7 +107,7 @@ def _peers() -> list[Result]:
 _EXPLANATION: Final = _ROOT / "docs/explanation/proof.md"
 PLACES: Final = (
     Place(_EXPLANATION, "peers", _peers, short),
-    Place(_EXPLANATION, "release", lambda: read(RELEASE_FILE), release),
+    Place(_EXPLANATION, "release", lambda: read(PATRONI_FILE) + read(RELEASE_FILE), release),
     Place(_EXPLANATION, "spark", lambda: read(spark.RESULTS), spark.table),
     Place(_ROOT / "proof/history/README.md", "peers", _peers, whole),
 )

@@ -55,6 +55,7 @@ def test_a_failure_is_repeated_by_its_seed(tmp_path: Path) -> None:
         crash_states=0,
         database_seconds=0,
         failovers=0,
+        patroni=0,
         soak_hours=0.1,
     )
     told: dict[str, list[str]] = {}

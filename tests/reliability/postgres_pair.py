@@ -13,6 +13,25 @@ from tests.postgres import PORT, USER, Cluster
 from tests.reliability.running import eventually
 
 
+def kill_postmaster(data: Path) -> None:
+    """End all processes of a PostgreSQL with SIGKILL.
+
+    Args:
+        data: Its data directory.
+
+    Raises:
+        FileNotFoundError: None runs there.
+    """
+    pid = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
+    if Path(f"/proc/{pid}/cwd").readlink() != data:  # the number is another process's now
+        raise FileNotFoundError(pid)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for each in (pid, *map(int, children)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "it is gone")
+
+
 class Pair:
     """Two clusters, one of which follows the other.
 
@@ -59,13 +78,7 @@ class Pair:
 
     def kill_primary(self) -> None:
         """End all of its processes with SIGKILL."""
-        pid_file = self.primary.folder / "data" / "postmaster.pid"
-        pid = int(pid_file.read_text().split("\n", 1)[0])
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-        eventually(lambda: not Path(f"/proc/{pid}").exists(), "it is gone")
+        kill_postmaster(self.primary.folder / "data")
 
     def promote(self) -> None:
         """Make the standby the primary; return when it takes writes."""
