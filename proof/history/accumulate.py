@@ -79,6 +79,7 @@ def play(name: str, seed: int, folder: Path) -> dict[str, Any]:
         "seed": seed,
         "count": counted(name, main),
         "calls": main.figures.get("calls", 0),
+        "silence_s": main.figures.get("silence_s", {}),
         "passed": all(each.passed for each in checks),
         "said": [f"{each.name}: {each.said}" for each in checks if not each.passed],
         "seconds": round(time.monotonic() - since_s, 1),

@@ -43,6 +43,7 @@ _TTL_S: Final = 20
 _WITHIN_S: Final = 180.0
 _LOOK_S: Final = 0.1
 _LAG_S: Final = 3.0
+_TWO_S: Final = 5.0
 _ANSWER_S: Final = 5.0
 _LOCAL: Final = "127.0.0.1"
 
@@ -316,6 +317,32 @@ class LeaderKilled:
         return NO_RESTART
 
 
+@dataclass(slots=True)
+class PatroniKilled(LeaderKilled):
+    """Patroni of the leader is killed, and its PostgreSQL goes on as if it were still the primary.
+
+    That is what a watchdog is for, and there is none: it is killed when another one has led for a
+    while.
+    """
+
+    name: str = "Patroni of the leader killed"
+
+    def start(self, rng: random.Random) -> str:
+        """Kill Patroni alone."""
+        del rng
+        self._killed = self.cluster.leader()
+        self._killed.kill_patroni()
+        return self._killed.name
+
+    def stop(self) -> Restart:
+        """Have two primaries for a while, and go on as with a leader that was killed."""
+        assert self._killed is not None
+        self.cluster.wait_for_another(self._killed)
+        time.sleep(_TWO_S)
+        self._killed.kill_postgres()
+        return LeaderKilled.stop(self)  # slots leave super() without its class
+
+
 class LaggingLeaderKilled(LeaderKilled):
     """For the control: no commit waits for a standby, and they hear no more for a while."""
 
@@ -400,4 +427,9 @@ def patroni_databases(
 
 def faults_of_patroni(cluster: PatroniCluster) -> list[Fault]:
     """Return what is done to the cluster."""
-    return [LeaderKilled(cluster), DatabaseKilled(cluster), Switchover(cluster)]
+    return [
+        LeaderKilled(cluster),
+        PatroniKilled(cluster),
+        DatabaseKilled(cluster),
+        Switchover(cluster),
+    ]
