@@ -9,10 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from leasehold.domain.limits import MAX_RESULT_BYTES
-from leasehold.worker.adapters.protocol import Delivery, Saved, WorkerSession
+from leasehold.worker.adapters.protocol import Delivery, Forward, Saved, WorkerSession
 from leasehold.worker.errors import Cancelled, Poison
 from leasehold.worker.timing import Time
 
+ORIGIN: Final = "leasehold.origin"
+"""Property of a message that a stage has sent on: see :attr:`Message.origin`."""
+FORWARDED: Final = "leasehold.forwarded_to"
+"""First member of the result of such a message where it was completed: it has not come to its end.
+"""
 KEEP: Final[Any] = object()
 """Stands for the state that was saved last."""
 _making: Final = threading.Lock()
@@ -95,6 +100,7 @@ class Message:
 
     __slots__ = (
         "_decode",
+        "_forward",
         "_holding",
         "_is_deferred",
         "_payload",
@@ -128,6 +134,7 @@ class Message:
         self._payload: Any = KEEP
         self._saved = delivery.saved
         self._result: Any = None
+        self._forward: Forward | None = None
         self._is_deferred = False
         # A deferred save comes from another thread than those of the handler.
         self._saving = threading.Lock()
@@ -144,6 +151,14 @@ class Message:
     def queue(self) -> str:
         """Name of its queue."""
         return self.delivery.queue
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """Queue and id of the message that its producer has put: others than :attr:`queue` and
+        :attr:`id` if a stage in another queue has sent it on.
+        """
+        queue, _, message_id = self.properties.get(ORIGIN, "").partition("/")
+        return (queue, message_id) if queue and message_id else (self.queue, self.id)
 
     @property
     def body(self) -> bytes:
@@ -373,12 +388,23 @@ class Message:
             output: The last state, which is what JSON can say.
             stages: Name, beginning, seconds, attempts and outcome of each.
         """
-        result = {"stages": stages, "output": output}
+        whence = {"origin_id": self.origin[1]} if ORIGIN in self.properties else {}
+        result = {**whence, "stages": stages, "output": output}
         if size_of(result) > MAX_RESULT_BYTES:
-            result = {"stages": stages, "output_bytes": size_of(output)}
+            result = {**whence, "stages": stages, "output_bytes": size_of(output)}
         if size_of(result) > MAX_RESULT_BYTES:
             del result["stages"]
         self._result = result
+
+    @property
+    def forwarded(self) -> Forward | None:
+        """Where it goes on when the work on it is done here; None: nowhere."""
+        return self._forward
+
+    def forward(self, forward: Forward) -> None:
+        """Have it go on in another queue: when it is completed, *forward* is put in that commit."""
+        self._forward = forward
+        self._result = {FORWARDED: forward.queue}
 
     def extend(self, visibility_timeout_s: int) -> None:
         """Ask for a lease of at least that length; renewals that come later do not shorten it.

@@ -17,6 +17,7 @@ from leasehold.worker.adapters.protocol import (
     Delivery,
     Denied,
     Fault,
+    Forward,
     NotSupported,
     QueueClient,
     QueueError,
@@ -56,6 +57,8 @@ class Outcome(NamedTuple):
     """After a failure: what the handler wants."""
     result: Any = None
     """Of work that is done in another process: what came of it, as the handler said."""
+    forward: Forward | None = None
+    """Likewise: where the message goes on."""
 
 
 DONE: Final = Outcome(Kind.DONE)
@@ -89,7 +92,7 @@ class Give(NamedTuple):
         return Release(lease=lease, outcome=self.outcome, delay_s=self.delay_s, fault=self.fault)  # type: ignore[arg-type]
 
 
-Settlement: TypeAlias = Complete | Bury | Give | None
+Settlement: TypeAlias = Complete | Forward | Bury | Give | None
 """None: leave it to the end of its lease."""
 
 COMPLETE: Final = Complete()

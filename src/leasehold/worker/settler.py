@@ -6,17 +6,19 @@ import logging
 import math
 import random
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import count
-from typing import Final, Protocol, TypeAlias, TypeVar
+from itertools import chain, count
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 from leasehold.worker.adapters.fallbacks import request_timeout_s
 from leasehold.worker.adapters.protocol import (
     Denied,
+    Forward,
+    Forwards,
     Lease,
     LeaseGone,
     QueueError,
@@ -33,6 +35,7 @@ from leasehold.worker.outcomes import (
     GivenBackOften,
     Kind,
     Outcome,
+    fault_of,
     settlement_of,
     tried_of,
 )
@@ -187,9 +190,7 @@ class Settler:
         return batch
 
     def _settle(self, batch: list[Work]) -> None:
-        completes: list[Work] = []
-        gives: list[Work] = []
-        buries: list[Work] = []
+        by_kind: defaultdict[type, list[Work]] = defaultdict(list)
         gone: list[Work] = []
         for work in batch:
             if work.lease is None:
@@ -198,23 +199,20 @@ class Settler:
                     continue
                 if self._hold_back(work):
                     continue
-            if isinstance(work.settlement, Complete):
-                completes.append(work)
-            elif isinstance(work.settlement, Give):
-                gives.append(work)
-            else:
-                buries.append(work)
-        if completes:
+            by_kind[type(work.settlement)].append(work)
+        for work in self._forward(by_kind.pop(Forward, [])):
+            by_kind[type(work.settlement)].append(work)
+        if completes := by_kind.pop(Complete, []):
             leases = [_done(work) for work in completes]
             self._take_note(completes, self._results(self._client.complete, leases, completes))
-        if gives:
+        if gives := by_kind.pop(Give, []):
             releases = [
                 work.settlement.release(_lease(work))
                 for work in gives
                 if isinstance(work.settlement, Give)
             ]
             self._take_note(gives, self._results(self._client.release, releases, gives))
-        for work in buries:
+        for work in chain.from_iterable(by_kind.values()):
             self._take_note([work], [self._bury(work)])
         self._core.ended(self._source, gone)
 
@@ -233,10 +231,16 @@ class Settler:
         except LeaseLost as loss:
             self._lost(work, str(loss))
             return False
+        self._decide(work)
+        return True
+
+    def _decide(self, work: Work) -> None:
         outcome = work.outcome or Outcome(Kind.LOST)
         if outcome.kind is Kind.DONE:
-            work.settlement = COMPLETE
-            return True
+            message = work.message
+            forward = message.forwarded if outcome.forward is None and message else outcome.forward
+            work.settlement = forward or COMPLETE
+            return
         tried = None
         if outcome.kind is Kind.FAILED and self._poison.may_be_last(work.delivery):
             tried = tried_of(self._client, work.delivery)
@@ -249,7 +253,32 @@ class Settler:
             jitter=_random.random(),
             tried=tried,
         )
-        return True
+
+    def _forward(self, works: Sequence[Work]) -> list[Work]:
+        """Have messages go on in other queues; return those that are refused there.
+
+        Their work has failed, such as for want of the other queue.
+        """
+        now_s = self._core.now_s()
+        given = [
+            (_done(work), _within(work.settlement, work.held.expires_s - now_s))
+            for work in works
+            if isinstance(work.settlement, Forward)
+        ]
+        if not given:
+            return []
+        results = self._results(cast("Forwards", self._client).forward, given, works)
+        refused: list[Work] = []
+        for work, (_, forward), result in zip(works, given, results, strict=True):
+            if result is None or isinstance(result, LeaseGone | Unreachable):
+                self._take_note([work], [result])
+            else:
+                fault = fault_of(result)
+                text = f"it cannot go on in queue {forward.queue}: {fault.text}"
+                work.outcome = Outcome(Kind.FAILED, replace(fault, text=text))
+                self._decide(work)
+                refused.append(work)
+        return refused
 
     def _hold_back(self, work: Work) -> bool:
         """Have a message wait that handlers here give back again and again.
@@ -327,7 +356,9 @@ class Settler:
             result = None
         if isinstance(result, Unreachable):
             work.unsure = work.unsure or result.outcome_unknown
-        if held.settled(result, completing=isinstance(work.settlement, Complete)):
+        # What was not forwarded is not done: whoever has it next must do so.
+        completing = isinstance(work.settlement, Complete if result else Complete | Forward)
+        if held.settled(result, completing=completing):
             return True
         lease = held.retry_lease()
         if lease is not None:
@@ -442,3 +473,9 @@ def _done(work: Work) -> Lease:
     if result is None and message is not None:
         result = message.result
     return lease if result is None else replace(lease, result=result)
+
+
+def _within(forward: Forward, life_s: float) -> Forward:
+    """Return *forward* with no longer to live than the message itself has."""
+    whole_s = -1 if math.isinf(life_s) else max(1, math.ceil(life_s))
+    return replace(forward, outgoing=replace(forward.outgoing, time_to_live_s=whole_s))

@@ -181,6 +181,7 @@ class AsyncAccountPart:
         renew: Iterable[Renewal] = (),
         publish: Iterable[str] = (),
         name: str | None = None,
+        timeout_s: float | None = None,
     ) -> Committed:
         """Do several things in one transaction, over any queues of the account: all or nothing.
 
@@ -195,6 +196,8 @@ class AsyncAccountPart:
             publish: Names of transactions to publish, whole.
             name: Makes the commit safe to repeat for a week: of several with one name only the
                 first does anything. The names of transactions and of commits are the same kind.
+            timeout_s: Send the request once only, and give it up after so many seconds without a
+                byte from the server; None: as the client does.
 
         Raises:
             LeaseLost: A receipt is not the current one. Nothing was done; so for all refusals.
@@ -212,7 +215,9 @@ class AsyncAccountPart:
             publish=tuple(publish),
             name=name,
         )
-        return commit.done(await self._transport.call(commit.call(self.account)))
+        call = calls.sent_once(commit.call(self.account), timeout_s)
+        retries = None if timeout_s is None else NO_RETRIES
+        return commit.done(await self._transport.call(call, retries))
 
     # --- events ---
 

@@ -182,6 +182,7 @@ class AccountPart:
         renew: Iterable[Renewal] = (),
         publish: Iterable[str] = (),
         name: str | None = None,
+        timeout_s: float | None = None,
     ) -> Committed:
         """Do several things in one transaction, over any queues of the account: all or nothing.
 
@@ -196,6 +197,8 @@ class AccountPart:
             publish: Names of transactions to publish, whole.
             name: Makes the commit safe to repeat for a week: of several with one name only the
                 first does anything. The names of transactions and of commits are the same kind.
+            timeout_s: Send the request once only, and give it up after so many seconds without a
+                byte from the server; None: as the client does.
 
         Raises:
             LeaseLost: A receipt is not the current one. Nothing was done; so for all refusals.
@@ -213,7 +216,9 @@ class AccountPart:
             publish=tuple(publish),
             name=name,
         )
-        return commit.done(self._transport.call(commit.call(self.account)))
+        call = calls.sent_once(commit.call(self.account), timeout_s)
+        retries = None if timeout_s is None else NO_RETRIES
+        return commit.done(self._transport.call(call, retries))
 
     # --- events ---
 

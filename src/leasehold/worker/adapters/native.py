@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -23,6 +24,7 @@ from leasehold.client.models import (
     ReceivedMessage,
     Renewal,
 )
+from leasehold.client.models import Outgoing as Sending
 from leasehold.worker.adapters.envelope import (
     MARKER,
     EnvelopeForm,
@@ -42,6 +44,7 @@ from leasehold.worker.adapters.protocol import (
     Denied,
     Depth,
     Fault,
+    Forward,
     Lease,
     LeaseGone,
     Outgoing,
@@ -77,9 +80,10 @@ LEASEHOLD: Final = Capabilities(
     counts_failures=True,
     tells_lengths=True,
     tells_order=True,
+    forwards=True,
 )
 """What the native API can do."""
-_IN_BODIES: Final = replace(LEASEHOLD, saves="in_body")
+_IN_BODIES: Final = replace(LEASEHOLD, saves="in_body", forwards=False)
 
 _MARKER: Final = MARKER.encode()
 _SHORTEST_SESSION_S: Final = 2
@@ -88,6 +92,8 @@ _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
 _MAX_LOOKS: Final = 4
 """Missing messages looked up in a call: after a purge all of a batch are missing."""
+_MOST_FORWARDS: Final = 100
+"""In one commit: all their bodies are in it."""
 _LAPSES: Final = ("lapsed", "lost", "stuck")
 """How an attempt ends that its worker has not ended."""
 _R = TypeVar("_R")
@@ -257,6 +263,40 @@ class NativeQueue(Adapter):
                 break
         return results
 
+    def forward(
+        self, given: Sequence[tuple[Lease, Forward]], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`Forwards`. Needs the right to add messages to the other queue.
+
+        Many share a commit. If that is refused, as for one lost lease, each has its own.
+        """
+        if len(given) > _MOST_FORWARDS:
+            parts = (given[:_MOST_FORWARDS], given[_MOST_FORWARDS:])
+            return [each for part in parts for each in self.forward(part, timeout_s=timeout_s)]
+        try:
+            self._queue.of_account.commit(
+                complete=[_completion(lease, self.name) for lease, _ in given],
+                send=[
+                    Sending(
+                        wrap(_bytes_of(each.outgoing), each.saved),
+                        queue=each.queue,
+                        **_members(each.outgoing),
+                    )
+                    for _, each in given
+                ],
+                timeout_s=timeout_s,
+            )
+        except (LeaseholdClientError, RuntimeError) as error:
+            meaning = queue_error(error)
+            if len(given) > 1 and not isinstance(meaning, Unreachable):
+                return [self.forward([each], timeout_s=timeout_s)[0] for each in given]
+            fate = None
+            if isinstance(error, MessageNotFound):
+                with suppress(LeaseholdClientError, RuntimeError):
+                    fate = self._fate(given[0][0], timeout_s)
+            return [fate or meaning] * len(given)
+        return [None] * len(given)
+
     def _fate(self, lease: Lease, timeout_s: float | None) -> SetAside | None:
         """Look whether a message that is not in the queue any more was set aside; None: not so."""
         try:
@@ -371,23 +411,13 @@ class NativeQueue(Adapter):
             return _rest(_so_far(error), queue_error(error), len(messages))
 
     def _new(self, outgoing: Outgoing) -> NewMessage:
-        body = outgoing.body.encode() if isinstance(outgoing.body, str) else outgoing.body
+        body = _bytes_of(outgoing)
         content: str | bytes = body
         if self._form is not None:
             content = self._form.fresh(body)
         elif _MARKER in body and looks_wrapped(body.decode(errors="replace")):
             content = wrap(body, None)
-        life_s = outgoing.time_to_live_s
-        return NewMessage(
-            content,
-            outgoing.delay_s,
-            DEFAULT_TIME_TO_LIVE_S if life_s is None else life_s,
-            dedup_key=outgoing.dedup_key,
-            type=outgoing.type,
-            properties=outgoing.properties or None,
-            traceparent=outgoing.traceparent,
-            group_id=outgoing.group_id,
-        )
+        return NewMessage(content, **_members(outgoing))
 
     def depth(self) -> Depth:
         """See :class:`QueueClient`. Exact; what was given back with a delay counts as delayed."""
@@ -633,6 +663,24 @@ def _result(found: RenewedAnswer | Exception) -> RenewedAnswer | BaseException:
     return queue_error(found) if isinstance(found, Exception) else found
 
 
-def _completion(lease: Lease) -> LeaseRef | Completion:
-    ref = LeaseRef(lease.message_id, lease.receipt)
+def _bytes_of(outgoing: Outgoing) -> bytes:
+    return outgoing.body.encode() if isinstance(outgoing.body, str) else outgoing.body
+
+
+def _members(outgoing: Outgoing) -> dict[str, Any]:
+    """Return what is sent of a message beside its body."""
+    life_s = outgoing.time_to_live_s
+    return {
+        "delay_s": outgoing.delay_s,
+        "time_to_live_s": DEFAULT_TIME_TO_LIVE_S if life_s is None else life_s,
+        "dedup_key": outgoing.dedup_key,
+        "type": outgoing.type,
+        "properties": outgoing.properties or None,
+        "traceparent": outgoing.traceparent,
+        "group_id": outgoing.group_id,
+    }
+
+
+def _completion(lease: Lease, queue: str = "") -> LeaseRef | Completion:
+    ref = LeaseRef(lease.message_id, lease.receipt, queue=queue)
     return ref if lease.result is None else Completion(ref, lease.result)

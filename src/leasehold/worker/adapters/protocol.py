@@ -58,6 +58,8 @@ class Capabilities:
     ``group_order``, see :class:`TellsOrder`."""
     tells_lengths: bool = False
     """A receive may ask for leases :data:`AS_SET`; each delivery tells how long its lease is."""
+    forwards: bool = False
+    """Messages can go on to another queue in one step, see :class:`Forwards`."""
 
 
 AS_SET: Final = -1
@@ -171,6 +173,18 @@ class Outgoing:
     traceparent: str | None = None
     group_id: str | None = None
     """What a service has no place for (see its adapter) is refused with NotSupported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """Where a message goes on when the work on it here is done."""
+
+    queue: str
+    """Name of another queue of the account."""
+    outgoing: Outgoing
+    """What takes the place of the message."""
+    saved: Saved
+    """Travels in its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +359,19 @@ class CountsFailures(Protocol):
         Raises:
             LeaseGone: The message is not there any more.
             Denied: The worker's key has no right to that.
+        """
+        ...
+
+
+class Forwards(Protocol):
+    """What a client has besides if its capabilities say ``forwards``."""
+
+    def forward(
+        self, given: Sequence[tuple[Lease, Forward]], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """Complete messages, and put those that take their places; of each both or neither.
+
+        *timeout_s* as for :meth:`QueueClient.renew`.
         """
         ...
 

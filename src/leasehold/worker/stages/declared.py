@@ -72,6 +72,8 @@ class Stage:
     timeout_s: StageTimeout
     must_save: bool
     weight: float
+    queue: str | None
+    """In which messages wait for it; None: that in which their producers put them."""
 
 
 def make_stage(  # noqa: PLR0913 - each is a setting of its own
@@ -85,6 +87,7 @@ def make_stage(  # noqa: PLR0913 - each is a setting of its own
     timeout_s: StageTimeout = None,
     must_save: bool = False,
     weight: float = 1,
+    queue: str | None = None,
 ) -> Stage:
     """Return a stage, its settings checked; see :meth:`Stages.stage` for them."""
     if not _NAME.fullmatch(name):
@@ -112,6 +115,7 @@ def make_stage(  # noqa: PLR0913 - each is a setting of its own
         timeout_s=timeout_s,
         must_save=must_save,
         weight=weight,
+        queue=queue,
     )
 
 

@@ -39,6 +39,7 @@ from leasehold.worker.stages.run import (
     Telling,
     Trail,
     Watch,
+    done_before,
 )
 from leasehold.worker.timing import SystemTime, Time
 
@@ -81,6 +82,10 @@ class Stages:
     when the time is over while another stage is at work, and whenever the work ends otherwise than
     done. So a crash repeats the stage that was at work, from its last checkpoint, and besides it
     only stages that were begun less than *save_within_s* and the length of a request before.
+
+    Stages may have queues of their own. Then a worker does those of its queue, and when another one
+    is next, the message is completed and goes on in the queue of that stage, in one transaction. So
+    workers of each queue, in any place, run the same pipeline.
 
     A stage is an ordinary or an asynchronous function of the message (a :class:`StageMessage`) and
     the state. It returns the state for the next one, which must be what JSON can say, or
@@ -168,6 +173,7 @@ class Stages:
         must_save: bool = False,
         weight: float = 1,
         isolate: Literal["process"] | None = None,
+        queue: str | None = None,
     ) -> Callable[[F], F]:
         """Return a decorator that makes a function the next stage; the function stays as it is.
 
@@ -193,6 +199,8 @@ class Stages:
             isolate: "process": the stage runs in a process of its own, which is killed at
                 *timeout_s*, whatever it does, or ten seconds after its lease was lost. The message,
                 the state and what it returns are pickled.
+            queue: Name of the queue in which messages wait for it, of the same account; None: that
+                of the stage before, or for the first that in which their producers put them.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -217,6 +225,7 @@ class Stages:
                     timeout_s=timeout_s,
                     must_save=must_save,
                     weight=weight,
+                    queue=queue or (self._stages[-1].queue if self._stages else None),
                 )
             )
             return run
@@ -330,7 +339,7 @@ class Stages:
             watch=self._watch,
             savings=self._savings,
             time=self._time,
-            trail=None if self._clock is None else Trail(self._clock),
+            trail=None if self._clock is None else Trail(self._clock, done_before(message)),
         )
 
     def check_queue(self, client: QueueClient) -> None:
@@ -340,6 +349,11 @@ class Stages:
             NotSupported: The service keeps none.
             ValueError: The pipeline is not complete.
         """
+        if any(each.queue for each in self._stages) and not client.capabilities.forwards:
+            raise NotSupported(
+                f"{client.capabilities.service}, as it is used here, cannot send messages on to "
+                "another queue in one step: leave out the queues of stages"
+            )
         saves = len(self.layout.names) > 1 or self._save_end
         if saves and client.capabilities.saves == "no":
             raise NotSupported(
@@ -450,6 +464,8 @@ def _facts(stage: Stage) -> list[str]:
         facts.append(f"at most {stage.timeout_s:g} s")
     if stage.must_save:
         facts.append("must be saved")
+    if stage.queue is not None:
+        facts.append(f"in queue {stage.queue}")
     return facts
 
 

@@ -7,6 +7,7 @@ asynchronous caller share all rules.
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 import threading
 from asyncio import CancelledError
@@ -20,13 +21,15 @@ from leasehold.clock import Clock
 from leasehold.domain.wording import times_of
 from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
+    Forward,
     NotSupported,
+    Outgoing,
     QueueError,
     Saved,
     Unreachable,
 )
 from leasehold.worker.errors import LeaseLost, Poison, WorkerError
-from leasehold.worker.message import Message
+from leasehold.worker.message import ORIGIN, Message
 from leasehold.worker.stages.declared import (
     Begin,
     Done,
@@ -43,6 +46,10 @@ from leasehold.worker.timing import SystemTime, Time
 
 _MOST_STAGES: Final = 1000
 """So many stages in one delivery are a circle of Gotos."""
+_DONE: Final = "leasehold.stages"
+"""Property of a message that was sent on: stages that are done, as results have them."""
+_MOST_TOLD: Final = 4_096
+"""Bytes of that."""
 
 
 class Call(NamedTuple):
@@ -130,6 +137,10 @@ class Run:
                     self.message.set_stages(state, self.trail.stages)
                 return
             stage = self.stages[place]
+            queue = stage.queue or self.message.origin[0]
+            if queue != self.message.queue:
+                self._forward(queue, self.layout.saved(place, state, 0))
+                return
             seen = StageMessage(self.message, self.layout, place, state, resumed=resumed)
             returned = yield from self._attempts(stage, seen)
             try:
@@ -143,6 +154,21 @@ class Run:
                 yield from self._save(stage, place, state)
             resumed = False
         raise Poison(f"the stages go round in circles: {_MOST_STAGES} were done, and no end")
+
+    def _forward(self, queue: str, saved: Saved) -> None:
+        given, done = self.message.delivery, self.trail.stages if self.trail else []
+        properties = {**given.properties, ORIGIN: "/".join(self.message.origin)}
+        told = json.dumps(done, separators=(",", ":"))
+        if done and len(told) <= _MOST_TOLD:
+            properties[_DONE] = told
+        outgoing = Outgoing(
+            body=given.body,
+            type=given.type,
+            properties=properties,
+            traceparent=given.traceparent,
+            group_id=given.group_id,
+        )
+        self.message.forward(Forward(queue=queue, outgoing=outgoing, saved=saved))
 
     def _first(self, begin: Begin) -> tuple[int, Any]:
         if begin.decided:
@@ -292,13 +318,14 @@ class Trail:
 
     Args:
         clock: Gives the times.
+        before: Stages that were done in other queues.
     """
 
     __slots__ = ("_clock", "stages")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, before: Sequence[dict[str, Any]] = ()) -> None:
         self._clock = clock
-        self.stages: list[dict[str, Any]] = []
+        self.stages: list[dict[str, Any]] = [*before]
         """In order: ``stage``, ``began_at_ms``, ``seconds`` with all attempts, ``attempts``, and as
         ``outcome`` done or skipped."""
 
@@ -327,6 +354,14 @@ class Trail:
                 "outcome": outcome,
             }
         )
+
+
+def done_before(message: Message) -> list[dict[str, Any]]:
+    """Return the stages that were done in other queues before the message was sent on."""
+    if ORIGIN not in message.properties:
+        return []
+    found: list[dict[str, Any]] = json.loads(message.properties.get(_DONE, "[]"))
+    return found
 
 
 # --- telling -----------------------------------------------------------------------------------
