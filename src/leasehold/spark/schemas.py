@@ -211,6 +211,7 @@ RESULTS: Final = _columns(
     ("stages", ArrayType(STAGE, containsNull=False)),
     ("output", _STRING),
     ("output_bytes", _LONG),
+    ("origin_id", _STRING),
     ("target", _STRING),
     ("trace_id", _STRING),
     ("actor", _STRING),

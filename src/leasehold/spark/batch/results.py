@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 
 from leasehold.events.parquet import SCHEMA
 from leasehold.spark.schemas import RESULTS, arrow_schema
+from leasehold.worker.message import FORWARDED
 
 CANCELLED: Final = "Cancelled"
 """Type of the error with which a worker sets a message aside that an operator wants stopped."""
@@ -31,8 +32,10 @@ _MADE: Final = {
     "stages": ("result",),
     "output": ("result",),
     "output_bytes": ("result",),
+    "origin_id": ("result",),
 }
 """Columns that are made of others, and of which."""
+_FORWARDED: Final = f'{{"{FORWARDED}":'
 _OF_RESULT: Final = {name for name, of in _MADE.items() if of == ("result",)}
 
 
@@ -50,6 +53,7 @@ class _Result(Struct, forbid_unknown_fields=True):
     output: Raw = Raw(b"null")
     stages: list[_Stage] | None = None
     output_bytes: int | None = None
+    origin_id: str | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_Result)
@@ -60,7 +64,7 @@ def columns_read(columns: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in columns:
         found += _MADE.get(name, (_SAME.get(name, name),))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, "result"]))
 
 
 def results_of(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -71,7 +75,10 @@ def results_of(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.Re
             exported log, and no other events.
         columns: Of :data:`leasehold.spark.schemas.RESULTS`.
     """
-    for batch in batches:
+    for every in batches:
+        # A message that a stage has sent on to another queue has its end there.
+        is_forwarded = pc.starts_with(every.column("result"), _FORWARDED)
+        batch = every.filter(pc.invert(pc.fill_null(is_forwarded, False)))
         arrays = {}
         if not _OF_RESULT.isdisjoint(columns):
             arrays = _parts_of(batch.column("result").to_pylist())
@@ -103,9 +110,11 @@ def _parts_of(results: Sequence[str | None]) -> dict[str, Any]:
     stages: list[list[dict[str, Any]] | None] = []
     outputs: list[str | None] = []
     sizes: list[int | None] = []
+    origins: list[str | None] = []
     for text in results:
-        part, output, size = (None, None, None) if text is None else _taken_apart(text)
+        part, output, size, origin = (None,) * 4 if text is None else _taken_apart(text)
         stages.append(part)
+        origins.append(origin)
         outputs.append(output)
         sizes.append(size)
     kind = arrow_schema(RESULTS).field("stages").type
@@ -113,15 +122,21 @@ def _parts_of(results: Sequence[str | None]) -> dict[str, Any]:
         "stages": pa.array(stages, kind),
         "output": pa.array(outputs, pa.string()),
         "output_bytes": pa.array(sizes, pa.int64()),
+        "origin_id": pa.array(origins, pa.string()),
     }
 
 
-def _taken_apart(text: str) -> tuple[list[dict[str, Any]] | None, str | None, int | None]:
-    """Return the stages, the output as JSON, and its size; what is of no such form is an output."""
+def _taken_apart(
+    text: str,
+) -> tuple[list[dict[str, Any]] | None, str | None, int | None, str | None]:
+    """Return the stages, the output as JSON, its size and the id of the first message.
+
+    What is of no such form is an output.
+    """
     try:
         found = _DECODER.decode(text)
     except msgspec.ValidationError:
-        return None, text, len(text.encode())
+        return None, text, len(text.encode()), None
     stages = None
     if found.stages is not None:
         stages = [
@@ -136,5 +151,5 @@ def _taken_apart(text: str) -> tuple[list[dict[str, Any]] | None, str | None, in
         ]
     output = bytes(found.output)
     if output == b"null":
-        return stages, None, found.output_bytes
-    return stages, output.decode(), len(output)
+        return stages, None, found.output_bytes, found.origin_id
+    return stages, output.decode(), len(output), found.origin_id

@@ -34,10 +34,12 @@ class Backlog:
 
     Args:
         spec: The queue.
+        before: Names of others from which messages go on in it.
     """
 
-    def __init__(self, spec: QueueSpec) -> None:
+    def __init__(self, spec: QueueSpec, before: Sequence[str] = ()) -> None:
         self._spec = spec
+        self._before = before
         self._native: Client | None = None
         self._other: QueueClient | None = None
 
@@ -57,10 +59,25 @@ class Backlog:
             self._other = self._other or self._spec.open()
             depth = self._other.depth()
             return Left(depth.visible, depth.total or 0)
+        return self._look_at(self._spec.queue)
+
+    def is_drained(self) -> bool:
+        """Return whether nothing is left, whoever has it, nor will come from other queues.
+
+        Raises:
+            QueueError: As for :meth:`look`.
+        """
+        # In the order in which messages go on, or one could pass unseen; they may lead back here.
+        looks = (self._look_at(name) for name in (self._spec.queue, *self._before))
+        if any(left.unsettled for left in (looks if self._before else ())):
+            return False
+        return not self.look().unsettled
+
+    def _look_at(self, queue: str) -> Left:
         if self._native is None:
             self._native = Client.from_connection_string(self._spec.connection or None)
         try:
-            counts = self._native.queue(self._spec.queue).counts()
+            counts = self._native.queue(queue).counts()
         except (LeaseholdClientError, RuntimeError) as error:
             raise queue_error(error) from None
         return Left(counts.visible, counts.visible + counts.leased + counts.deferred)

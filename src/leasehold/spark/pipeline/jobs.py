@@ -63,6 +63,19 @@ def mebibytes(text: str) -> float:
     return float(int(found[1]) * _UNITS[found[2]])
 
 
+def needed(stage: str, cores: int | None, gpus: float | None, memory: str | None) -> Resources:
+    """Return what a stage asks for.
+
+    Raises:
+        ValueError: That makes no sense.
+    """
+    if (cores is not None and cores < 1) or (gpus is not None and not gpus > 0):
+        raise ValueError(f"stage {stage!r}: cores is {cores}, gpus {gpus}; from 1, and above 0")
+    if memory is not None:
+        mebibytes(memory)
+    return Resources(cores, gpus, memory)
+
+
 _MEMORY: Final = re.compile(r"(\d+)([kmgt])b?")
 _UNITS: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 

@@ -8,8 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from leasehold.clock import SystemClock
@@ -25,10 +24,10 @@ from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
 from leasehold.spark.pipeline.dataframe import Rules, TableStage, transformed
 from leasehold.spark.pipeline.display import display_for
-from leasehold.spark.pipeline.jobs import Cluster, Jobs, Resources, first_line, mebibytes
+from leasehold.spark.pipeline.jobs import Cluster, Jobs, Resources, first_line, needed
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
 from leasehold.spark.pipeline.report import Listeners, Progress, Report, Spool
-from leasehold.spark.pipeline.settings import RunSettings
+from leasehold.spark.pipeline.settings import Declared, Part, RunSettings, part_of
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
 from leasehold.worker.outcomes import Kind
@@ -83,16 +82,17 @@ class PipelineRun:
         self._tag = f"leasehold-pipeline-{secrets.token_hex(8)}"
         self._spool = Spool()
         self._stack = ExitStack()
-        self._backlog = Backlog(self._spec)
+        self._part = pipeline.part(self._spec.queue)
+        self._backlog = Backlog(self._spec, self._part.before)
         self._collector: Collector | None = None
         self._plan: Plan
         self._cluster = Cluster(spark)
-        self._profile = self._cluster.profile_for(pipeline.resources)
+        self._profile = self._cluster.profile_for(self._part.resources)
         self._jobs = Jobs(
             spark,
             self._cluster,
             group=self._tag,
-            title=f"pipeline {pipeline.name}: {', '.join(pipeline.names)}",
+            title=f"pipeline {pipeline.name}: {', '.join(self._part.names)}",
             profile=self._profile,
         )
         self._has_begun = False
@@ -303,8 +303,9 @@ class PipelineRun:
             name=self._pipeline.name,
             stage_names=names,
             make_stages=partial(self._pipeline.stages, results=settings.results),
-            batch_rows=self._pipeline.batch_rows,
+            batch_rows=self._part.batch_rows,
             queue=self._spec,
+            before=self._part.before,
             address=collector.address,
             drains=not settings.continuous,
             at_once=settings.at_once,
@@ -435,7 +436,7 @@ class PipelineRun:
         """Return how many tasks the backlog keeps busy; Spark takes executors for that many."""
         now = self._recent
         left = self._at_first if now is None else now.in_work + now.waiting + (now.backlog or 0)
-        at_once = self._settings.at_once or max(FEW, 2 * self._pipeline.batch_rows)
+        at_once = self._settings.at_once or max(FEW, 2 * self._part.batch_rows)
         needed = max(1, -(-left // at_once))
         most = self._cluster.most_tasks()
         return needed if most is None else min(needed, most)
@@ -445,7 +446,7 @@ class PipelineRun:
         if self._settings.continuous:
             return False
         try:
-            return not self._backlog.look().unsettled
+            return self._backlog.is_drained()
         except QueueError:
             return False  # tasks find out what is wrong, and say so
 
@@ -505,18 +506,6 @@ class PipelineRun:
 # What people write: the stages of a pipeline, in their order.
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """One stage."""
-
-    name: str
-    run: Callable[..., Any]
-    batch: BatchForm | None
-    rows: int
-    resources: Resources
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Pipeline:
     """Stages for the messages of a queue, to be run on Spark executors.
 
@@ -564,7 +553,7 @@ class Pipeline:
         self._renamed = dict(renamed or {})
         self._older: Older = older
         self._save_within_s = save_within_s
-        self._declared: list[_Declared] = []
+        self._declared: list[Declared] = []
         self._migrations: dict[int, Migration] = {}
 
     def __repr__(self) -> str:
@@ -588,6 +577,7 @@ class Pipeline:
         cores: int | None = None,
         gpus: float | None = None,
         memory: str | None = None,
+        queue: str | None = None,
     ) -> Self:
         """Add a stage, and return the pipeline.
 
@@ -610,9 +600,10 @@ class Pipeline:
             isolate: "process": it runs in a process of its own, killed at *timeout_s*; see
                 ``Stages.stage``. Not with *batch*.
             cores: Of the processor that a task should have for it, from 1; None: as the session
-                says. A run takes the most of what its stages ask for.
+                says. A run takes the most of what the stages of its queue ask for.
             gpus: That a task should have for it, above 0; parts of one can be shared.
             memory: Of the executor, such as ``8g``.
+            queue: Name of the queue in which messages wait for it; None: that of the stage before.
 
         Raises:
             ValueError: A setting is out of its range, or the name is taken.
@@ -623,6 +614,8 @@ class Pipeline:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
         if batch is not None and isolate is not None:
             raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
+        if queue is not None and self.queue is None:
+            raise ValueError(f"stage {name!r}: it has a queue, so the pipeline must name its own")
         settings = {
             "when": when,
             "retries": retries,
@@ -632,10 +625,11 @@ class Pipeline:
             "must_save": must_save,
             "weight": weight,
             "isolate": isolate,
+            "queue": queue,
         }
-        made = _Declared(
-            *(name, run, batch, rows), _needed(name, cores, gpus, memory), settings=settings
-        )
+        queue = queue or (self._declared[-1].queue if self._declared else None)
+        needs = needed(name, cores, gpus, memory)
+        made = Declared(name, run, batch, rows, needs, queue, settings)
         # Declared once here, so that what is wrong is said at once and not by an executor.
         self._made([*self._declared, made], ())
         self._declared.append(made)
@@ -656,15 +650,10 @@ class Pipeline:
         """Names of the stages, in order."""
         return tuple(each.name for each in self._declared)
 
-    @property
-    def batch_rows(self) -> int:
-        """Messages that the largest batch of a stage has; 0: no stage works on batches."""
-        return max((each.rows for each in self._declared if each.batch), default=0)
-
-    @property
-    def resources(self) -> Resources:
-        """What is enough for each of the stages."""
-        return reduce(Resources.joined, (each.resources for each in self._declared), Resources())
+    def part(self, queue: str) -> Part:
+        """Return the stages that are done in a queue; one that no stage names is the first."""
+        own = queue if self.queue is None else RunSettings().spec(self.queue).queue
+        return part_of(self._declared, own, queue)
 
     def stages(self, hooks: Iterable[StageHooks] = (), *, results: bool = False) -> Stages:
         """Return the handler for a worker; each process needs its own.
@@ -748,10 +737,10 @@ class Pipeline:
         return start_queries(self.name, self.queue, self._table_stages(made), spark, made)
 
     def _table_stages(self, settings: StreamSettings | None = None) -> list[TableStage]:
-        if self.resources != Resources():
+        if any(each.queue or each.resources != Resources() for each in self._declared):
             raise ValueError(
-                "cores, gpus and memory of stages are not asked for by a query: set the session's, "
-                "or use run(), the form of workers"
+                "cores, gpus, memory and queues of stages mean nothing to a query: set the "
+                "session's, or use run(), the form of workers"
             )
         found = [
             TableStage(
@@ -768,7 +757,7 @@ class Pipeline:
         return found
 
     def _made(
-        self, declared: Iterable[_Declared], hooks: Iterable[StageHooks], *, results: bool = False
+        self, declared: Iterable[Declared], hooks: Iterable[StageHooks], *, results: bool = False
     ) -> Stages:
         made = Stages(
             version=self._version,
@@ -784,16 +773,3 @@ class Pipeline:
                 run = BatchStage(each.run, each.batch, each.rows)
             made.stage(each.name, **each.settings)(run)
         return made
-
-
-def _needed(stage: str, cores: int | None, gpus: float | None, memory: str | None) -> Resources:
-    """Return what a stage asks for.
-
-    Raises:
-        ValueError: That makes no sense.
-    """
-    if (cores is not None and cores < 1) or (gpus is not None and not gpus > 0):
-        raise ValueError(f"stage {stage!r}: cores is {cores}, gpus {gpus}; from 1, and above 0")
-    if memory is not None:
-        mebibytes(memory)
-    return Resources(cores, gpus, memory)

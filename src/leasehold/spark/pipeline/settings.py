@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
+from leasehold.spark.pipeline.batch_stage import BatchForm
 from leasehold.spark.pipeline.display import Show
+from leasehold.spark.pipeline.jobs import Resources
 from leasehold.spark.pipeline.report import PipelineListener
 from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
 from leasehold.worker.leases import LeaseSettings
@@ -119,3 +122,54 @@ class RunSettings:
     def leases(self) -> LeaseSettings:
         """Return the settings of leases."""
         return self.lease if isinstance(self.lease, LeaseSettings) else LeaseSettings.of(self.lease)
+
+
+# --- stages --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One stage, as it was declared."""
+
+    name: str
+    run: Callable[..., Any]
+    batch: BatchForm | None
+    rows: int
+    resources: Resources
+    queue: str | None
+    """In which messages wait for it; None: the first."""
+    settings: Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """The stages whose messages wait in one queue."""
+
+    names: tuple[str, ...]
+    batch_rows: int
+    """Messages that the largest batch of a stage has; 0: no stage works on batches."""
+    resources: Resources
+    """What is enough for each of them."""
+    before: tuple[str, ...]
+    """Other queues from which messages go on in this one."""
+
+
+def part_of(declared: Sequence[Declared], own: str, queue: str) -> Part:
+    """Return the stages whose messages wait in *queue*.
+
+    Args:
+        declared: All of them.
+        own: Queue in which messages begin.
+        queue: One that no stage names takes the place of *own*.
+    """
+    named = [each.queue for each in declared]
+    queues = [each or (own if queue in named else queue) for each in named]
+    places = [place for place, each in enumerate(queues) if each == queue]
+    here = [declared[place] for place in places]
+    return Part(
+        names=tuple(each.name for each in here),
+        batch_rows=max((each.rows for each in here if each.batch), default=0),
+        resources=reduce(Resources.joined, (each.resources for each in here), Resources()),
+        before=tuple(
+            dict.fromkeys(each for each in queues[: places[-1] if places else 0] if each != queue)
+        ),
+    )

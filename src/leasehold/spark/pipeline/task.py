@@ -61,6 +61,8 @@ class Plan:
     batch_rows: int
     """Messages that the largest batch of a stage has; 0: no stage works on batches."""
     queue: QueueSpec
+    before: tuple[str, ...] = ()
+    """Other queues from which messages go on in it."""
     address: Address | None
     drains: bool
     at_once: int | None
@@ -173,7 +175,7 @@ class Task:
         self._link.start()
         try:
             self._hands = Hands(self._worker, self._at_once())
-            with Backlog(self._plan.queue) as backlog:
+            with Backlog(self._plan.queue, self._plan.before) as backlog:
                 failure = self._work(self._hands, backlog)
         except Exception as error:  # noqa: BLE001 - a message's failure does not come here
             # Another attempt would end in the same way, so Spark is not to make one.
@@ -232,7 +234,7 @@ class Task:
             QueueError: The queue is gone, or counting is not allowed.
         """
         try:
-            return not backlog.look().unsettled
+            return backlog.is_drained()
         except Unreachable:
             return False
 
@@ -500,7 +502,8 @@ class Recorder(Hooks, StageHooks):
         life = _Life(self._clock.now_ms(), resumed_at, message)
         with self._lock:
             self._lives[_key(message.delivery)] = life
-            self._figures.resumed += resumed_at is not None
+            # At its first delivery another queue has sent it on.
+            self._figures.resumed += resumed_at is not None and message.dequeue_count > 1
             hands_over = self._hands_over
         if hands_over:
             self._stop(life)

@@ -14,6 +14,9 @@ from leasehold.spark.batch.events import events_reader
 from leasehold.spark.options import BadOption, read_options
 from leasehold.spark.schemas import RESULTS, chosen
 from leasehold.testing import InProcessServer
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.stages import Stages
+from leasehold.worker.worker import Worker
 from tests.unit.spark.batch.conftest import ReadAll, Rows
 
 STAGE = {"stage": "scan", "began_at_ms": 1_767_225_600_000, "seconds": 2.5}
@@ -125,3 +128,21 @@ def test_results_of_every_form(
     queue.complete(queue.receive(1)[0], result=result)
     [row] = read(server, read_all)
     assert (row["stages"], row["output"], row["output_bytes"]) == expected
+
+
+def test_one_that_was_sent_on_has_its_end_in_the_other_queue(
+    server: InProcessServer, client: Client, read_all: ReadAll
+) -> None:
+    """A row for it, with the stages of both queues and the id under which it was put."""
+    films, gpu = client.queue("films"), client.queue("films-gpu")
+    films.create()
+    gpu.create()
+    stages = Stages(results=True)
+    stages.stage("scan")(lambda message, state: 1)
+    stages.stage("encode", queue="films-gpu")(lambda message, state: state + 1)
+    sent = films.put("x")
+    for queue in (films, gpu):
+        Worker(stages, NativeQueue(queue)).run_until_idle(30)
+    [row] = read(server, read_all)
+    assert (row["queue"], row["origin_id"], row["output"]) == ("films-gpu", sent.id, "2")
+    assert [each["stage"] for each in row["stages"]] == ["scan", "encode"]

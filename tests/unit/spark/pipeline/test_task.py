@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline
-from leasehold.spark.pipeline.channel import Answer
+from leasehold.spark.pipeline.channel import Answer, TaskResult
 from leasehold.spark.pipeline.task import HANDED_OVER, Plan, Task, leaving_on_signals
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters.specs import QueueSpec
@@ -42,7 +42,7 @@ def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
         "name": pipeline.name,
         "stage_names": pipeline.names,
         "make_stages": pipeline.stages,
-        "batch_rows": pipeline.batch_rows,
+        "batch_rows": pipeline.part("films").batch_rows,
         "queue": QueueSpec("leasehold", "films", server.connection_string),
         "address": None,
         "drains": True,
@@ -168,6 +168,31 @@ def stopped(task: Task, begun: threading.Event, wish: Answer, then: Callable[[],
     then()
     thread.join(30)
     return found[0]
+
+
+def test_a_task_waits_for_what_is_still_to_come_from_other_queues(
+    server: InProcessServer, client: Client
+) -> None:
+    """Its own queue is empty at first; what was sent on is no message that was resumed."""
+    client.queue("films-gpu").create()
+    client.queue("films").put("film")
+    pipeline = Pipeline("films").stage("scan", keep).stage("encode", keep, queue="films-gpu")
+    later = plan(
+        server,
+        pipeline,
+        queue=QueueSpec("leasehold", "films-gpu", server.connection_string),
+        before=pipeline.part("films-gpu").before,
+    )
+    task, ends = Task(later, who()), list[TaskResult]()
+    thread = threading.Thread(target=lambda: ends.append(task.run()))
+    thread.start()
+    first = Task(plan(server, pipeline), who()).run()
+    thread.join()
+    [last] = ends
+    stages = [[run.stage for run in row.stages] for row in (*first.rows, *last.rows)]
+    assert stages == [["scan"], ["encode"]]
+    assert last.figures.resumed == 0
+    assert client.queue("films-gpu").counts().total == 0
 
 
 def test_a_wish_to_stop_lets_messages_in_work_finish(

@@ -1,0 +1,70 @@
+"""One declaration, of which a Spark session does some stages and a plain worker others."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leasehold.client import Client
+from leasehold.spark.pipeline import Pipeline
+from leasehold.testing import InProcessServer
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.worker import Worker
+
+
+@pytest.mark.long
+def test_executors_and_a_worker_share_the_stages_of_a_pipeline(
+    spark: SparkSession, server: InProcessServer, client: Client
+) -> None:
+    """Each film is scanned by executors, encoded by the worker, shipped by executors, and once."""
+
+    def scan(message: Any, state: Any) -> Any:
+        return [message.queue]
+
+    def encode(message: Any, state: Any) -> Any:
+        return [*state, message.queue]
+
+    def ship(table: Any) -> Any:
+        table["state"] = [[*state, "shipped"] for state in table["state"]]
+        return table[["message_id", "state"]]
+
+    pipeline = (
+        Pipeline("films")
+        .stage("scan", scan)
+        .stage("encode", encode, queue="films-gpu")
+        .stage("ship", ship, queue="films-out", batch="pandas")
+    )
+    for name in ("films-gpu", "films-out"):
+        client.queue(name).create()
+    sent = {client.queue("films").put(f"film-{number}").id for number in range(40)}
+    gpu = QueueSpec("leasehold", "films-gpu", server.connection_string)
+    worker = Worker(pipeline.stages(results=True), gpu)
+    working = threading.Thread(target=worker.run, kwargs={"install_signals": False})
+    working.start()
+    try:
+        settings: dict[str, Any] = {"connection": server.connection_string, "tasks": 1}
+        first = pipeline.start(spark, **settings)
+        last = pipeline.start(spark, queue="films-out", **settings)  # it waits for the others
+        totals = [run.result().totals for run in (first, last)]
+    finally:
+        worker.stop()
+        working.join()
+    assert [each["done"] for each in totals] == [40, 40]
+    assert [each["resumed"] for each in totals] == [0, 0]
+    assert worker.snapshot().done == 40
+    rows = (
+        spark.read.format("leasehold")
+        .options(connectionString=server.connection_string, view="results")
+        .load()
+        .selectExpr("origin_id", "outcome", "output", "stages.stage AS stages")
+        .collect()
+    )
+    assert {row.origin_id for row in rows} == sent
+    assert len(rows) == 40
+    assert {(row.outcome, row.output) for row in rows} == {
+        ("done", '["films","films-gpu","shipped"]')
+    }
+    assert {tuple(row.stages) for row in rows} == {("scan", "encode", "ship")}
