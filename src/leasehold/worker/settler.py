@@ -259,22 +259,24 @@ class Settler:
 
         Their work has failed, such as for want of the other queue.
         """
-        now_s = self._core.now_s()
-        given = [
-            (_done(work), _within(work.settlement, work.held.expires_s - now_s))
-            for work in works
-            if isinstance(work.settlement, Forward)
-        ]
+        given: list[tuple[Lease, Forward]] = []
+        for work in works:
+            to, left_s = work.settlement, work.held.expires_s - self._core.now_s()
+            if isinstance(to, Forward):
+                # It is not to live longer than it would have here.
+                life_s = -1 if math.isinf(left_s) else max(1, math.ceil(left_s))
+                outgoing = replace(to.outgoing, time_to_live_s=life_s)
+                given.append((_done(work), replace(to, outgoing=outgoing)))
         if not given:
             return []
         results = self._results(cast("Forwards", self._client).forward, given, works)
         refused: list[Work] = []
-        for work, (_, forward), result in zip(works, given, results, strict=True):
+        for work, (_, to), result in zip(works, given, results, strict=True):
             if result is None or isinstance(result, LeaseGone | Unreachable):
                 self._take_note([work], [result])
             else:
                 fault = fault_of(result)
-                text = f"it cannot go on in queue {forward.queue}: {fault.text}"
+                text = f"it cannot go on in queue {to.queue}: {fault.text}"
                 work.outcome = Outcome(Kind.FAILED, replace(fault, text=text))
                 self._decide(work)
                 refused.append(work)
@@ -473,9 +475,3 @@ def _done(work: Work) -> Lease:
     if result is None and message is not None:
         result = message.result
     return lease if result is None else replace(lease, result=result)
-
-
-def _within(forward: Forward, life_s: float) -> Forward:
-    """Return *forward* with no longer to live than the message itself has."""
-    whole_s = -1 if math.isinf(life_s) else max(1, math.ceil(life_s))
-    return replace(forward, outgoing=replace(forward.outgoing, time_to_live_s=whole_s))

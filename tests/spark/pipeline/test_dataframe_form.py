@@ -181,7 +181,7 @@ def test_what_has_no_meaning_in_a_query_is_refused(spark: SparkSession) -> None:
         ({"must_save": True}, 'between="queues"'),
         ({"timeout_s": 1, "batch": "arrow"}, "timeout_s has no meaning"),
         ({"isolate": "process", "timeout_s": 1}, "a process for each message"),
-        ({"cores": 2}, "cores, gpus, memory and queues of stages"),
+        ({"cores": 2}, "cores, gpus, memory and queue mean nothing"),
     )
     for settings, told in refused:
         made = Pipeline("films").stage("work", work, **settings)

@@ -107,32 +107,21 @@ def _column(batch: Any, name: str) -> Any:
 
 def _parts_of(results: Sequence[str | None]) -> dict[str, Any]:
     """Return the columns that results in JSON are taken apart into."""
-    stages: list[list[dict[str, Any]] | None] = []
-    outputs: list[str | None] = []
-    sizes: list[int | None] = []
-    origins: list[str | None] = []
-    for text in results:
-        part, output, size, origin = (None,) * 4 if text is None else _taken_apart(text)
-        stages.append(part)
-        origins.append(origin)
-        outputs.append(output)
-        sizes.append(size)
-    kind = arrow_schema(RESULTS).field("stages").type
+    rows = list(map(_taken_apart, results))
+    schema = arrow_schema(RESULTS)
     return {
-        "stages": pa.array(stages, kind),
-        "output": pa.array(outputs, pa.string()),
-        "output_bytes": pa.array(sizes, pa.int64()),
-        "origin_id": pa.array(origins, pa.string()),
+        name: pa.array([row[place] for row in rows], schema.field(name).type)
+        for place, name in enumerate(("stages", "output", "output_bytes", "origin_id"))
     }
 
 
-def _taken_apart(
-    text: str,
-) -> tuple[list[dict[str, Any]] | None, str | None, int | None, str | None]:
-    """Return the stages, the output as JSON, its size and the id of the first message.
+def _taken_apart(text: str | None) -> tuple[Any, str | None, int | None, str | None]:
+    """Return the stages, the output as JSON, its size, and the id of the first message.
 
     What is of no such form is an output.
     """
+    if text is None:
+        return None, None, None, None
     try:
         found = _DECODER.decode(text)
     except msgspec.ValidationError:

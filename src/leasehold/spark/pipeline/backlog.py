@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
@@ -16,6 +16,8 @@ from leasehold.worker.adapters import QueueClient, QueueError
 from leasehold.worker.adapters.native import queue_error
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.outcomes import Kind
+
+T = TypeVar("T")
 
 
 class Left(NamedTuple):
@@ -210,16 +212,22 @@ class Expiries(NamedTuple):
     """The oldest messages of them, 10,000 at most."""
 
 
-def server_time_ms(spec: QueueSpec) -> int | None:
-    """Return the time by the queue's server, Unix milliseconds; None: it is unknown."""
+def _asked(spec: QueueSpec, missing: str, ask: Callable[[Client], T]) -> T | None:
+    """Return what a client of the queue's server is told; None: the service has none of it."""
     if spec.service != "leasehold":
         return None
     try:
         with Client.from_connection_string(spec.connection or None) as client:
-            return client.queue(spec.queue).counts().at_ms
+            return ask(client)
     except LeaseholdClientError as error:
-        _log.info("the queue's messages cannot be counted: %s", error)
+        _log.warning("%s: %s", missing, error)
         return None
+
+
+def server_time_ms(spec: QueueSpec) -> int | None:
+    """Return the time by the queue's server, Unix milliseconds; None: it is unknown."""
+    missing = "the queue's messages cannot be counted"
+    return _asked(spec, missing, lambda client: client.queue(spec.queue).counts().at_ms)
 
 
 def expired_since(spec: QueueSpec, began_ms: int | None) -> Expiries:
@@ -231,20 +239,18 @@ def expired_since(spec: QueueSpec, began_ms: int | None) -> Expiries:
     """
     if began_ms is None:
         return Expiries()
-    listed: list[Expired] = []
-    count = 0
-    try:
-        with Client.from_connection_string(spec.connection or None) as client:
-            queue = client.queue(spec.queue)
-            for each in queue.inspect(states=["expired"], page_size=_PAGE):
-                if each.expires_at_ms is not None and each.expires_at_ms > began_ms:
-                    count += 1
-                    if count <= MOST_LISTED:
-                        listed.append(_of(each, each.expires_at_ms))
-    except LeaseholdClientError as error:
-        _log.warning("what has expired is not in the report: %s", error)
-        return Expiries()
-    return Expiries(count, listed)
+
+    def ask(client: Client) -> Expiries:
+        listed: list[Expired] = []
+        count = 0
+        for each in client.queue(spec.queue).inspect(states=["expired"], page_size=_PAGE):
+            if each.expires_at_ms is not None and each.expires_at_ms > began_ms:
+                count += 1
+                if count <= MOST_LISTED:
+                    listed.append(_of(each, each.expires_at_ms))
+        return Expiries(count, listed)
+
+    return _asked(spec, "what has expired is not in the report", ask) or Expiries()
 
 
 def _of(view: MessageView, expired_at_ms: int) -> Expired:
@@ -265,14 +271,8 @@ WHY: Final = "its executor died before it could report; the event log has it"
 
 def newest_event(spec: QueueSpec) -> int | None:
     """Return the number of the newest event of the account; None: it is unknown."""
-    if spec.service != "leasehold":
-        return None
-    try:
-        with Client.from_connection_string(spec.connection or None) as client:
-            return client.event_page(limit=1).last_seq
-    except LeaseholdClientError as error:
-        _log.info("the event log cannot be read: %s", error)
-        return None
+    missing = "the event log cannot be read"
+    return _asked(spec, missing, lambda client: client.event_page(limit=1).last_seq)
 
 
 def unreported(
@@ -286,14 +286,12 @@ def unreported(
         dead: The tasks.
         reported: Ids of messages that are known to be done.
     """
-    try:
-        with Client.from_connection_string(spec.connection or None) as client:
-            return list(
-                completed_by(client.events(after, page_size=_EVENTS_PAGE), spec, dead, reported)
-            )
-    except LeaseholdClientError as error:
-        _log.warning("what dead executors have done last is not in the report: %s", error)
-        return []
+
+    def ask(client: Client) -> list[tuple[Who, Row]]:
+        events = client.events(after, page_size=_EVENTS_PAGE)
+        return list(completed_by(events, spec, dead, reported))
+
+    return _asked(spec, "what dead executors have done last is not in the report", ask) or []
 
 
 def completed_by(

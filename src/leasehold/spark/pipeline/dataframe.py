@@ -29,10 +29,11 @@ from leasehold.worker.stages.declared import (
     Done,
     Goto,
     Layout,
+    Stage,
     StageMessage,
     StageOverdue,
+    StageSettings,
     as_json,
-    make_stage,
 )
 from leasehold.worker.stages.run import Durations, Watch, Watched
 from leasehold.worker.timing import SystemTime
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from leasehold.spark.pipeline.batch_stage import BatchForm
+    from leasehold.spark.pipeline.jobs import Resources
 
 _MAX_DELAY_S: Final = 604_800
 _ASYNC_AT_ONCE: Final = 64
@@ -81,17 +83,18 @@ OUTCOMES: Final = {"failed": "failed", "poisoned": "buried", "returned": "return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStage:
+class DeclaredStage:
     """A stage as it was declared. It can be pickled as Spark pickles functions."""
 
     name: str
     run: Callable[..., Any]
-    batch: BatchForm | None = None
-    rows: int = 256
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    batch: BatchForm | None
+    rows: int
+    resources: Resources
+    settings: StageSettings
 
     def check(self, *, is_saved: bool) -> None:
-        """Refuse settings that mean nothing in this form.
+        """Refuse settings that mean nothing in the form of queries.
 
         Args:
             is_saved: Whether the end of the stage is saved before the next one begins.
@@ -100,6 +103,11 @@ class TableStage:
             ValueError: There is one; the text says what to do.
         """
         settings, where = self.settings, f"stage {self.name!r}: "
+        if any(self.resources) or settings.get("queue"):
+            raise ValueError(
+                f"{where}cores, gpus, memory and queue mean nothing to a query: set the session's, "
+                "or use run(), the form of workers"
+            )
         if settings.get("retry_delay_s"):
             raise ValueError(
                 f"{where}retry_delay_s would have the whole micro-batch wait. Leave it out: the "
@@ -171,7 +179,7 @@ _UNREADABLE: Final = Fate(
 
 
 def transformed(
-    messages: DataFrame, stages: Sequence[TableStage], rules: Rules, only: int | None = None
+    messages: DataFrame, stages: Sequence[DeclaredStage], rules: Rules, only: int | None = None
 ) -> DataFrame:
     """Return the messages with what the stages have made of them.
 
@@ -230,7 +238,7 @@ def _function(rows: StageRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 class StageRows:
     """One stage, over record batches of the columns of MESSAGE and RESULT. It can be pickled."""
 
-    stages: tuple[TableStage, ...]
+    stages: tuple[DeclaredStage, ...]
     place: int
     """Index of the stage."""
     rules: Rules
@@ -311,9 +319,9 @@ class _Doing:
         self._has_queues = rows.has_queues
         names = tuple(each.name for each in rows.stages)
         self._layout = Layout(names=names, weights=(1.0,) * len(names))
-        settings = dict(declared.settings)
+        settings: dict[str, Any] = {**declared.settings}
         settings.pop("isolate", None)  # refused before, if there is one
-        self._stage = make_stage(declared.name, declared.run, **settings)
+        self._stage = Stage(name=declared.name, run=declared.run, **settings)
         self._time = SystemTime()
         self._durations = Durations()
         self.watch = Watch(self._time)

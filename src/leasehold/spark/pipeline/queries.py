@@ -21,8 +21,8 @@ from leasehold.spark.options import read_options
 from leasehold.spark.pipeline.dataframe import (
     MESSAGE,
     OUTCOMES,
+    DeclaredStage,
     Rules,
-    TableStage,
     transformed,
 )
 from leasehold.worker.adapters.specs import QueueSpec
@@ -210,7 +210,7 @@ _LOOK_S: Final = 1
 def start_queries(
     name: str,
     own_queue: str | None,
-    stages: Sequence[TableStage],
+    stages: Sequence[DeclaredStage],
     spark: SparkSession,
     settings: StreamSettings,
 ) -> StreamingQuery | StageQueries:
@@ -240,7 +240,7 @@ class _Queries:
     settings: StreamSettings
     place: Mapping[str, str]
     stream: str
-    stages: list[TableStage]
+    stages: list[DeclaredStage]
 
     @property
     def _rules(self) -> Rules:

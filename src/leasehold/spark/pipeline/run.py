@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 
 from leasehold.clock import SystemClock
 from leasehold.spark.pipeline.backlog import (
@@ -22,18 +22,18 @@ from leasehold.spark.pipeline.backlog import (
 )
 from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
 from leasehold.spark.pipeline.channel import Collector, TaskResult
-from leasehold.spark.pipeline.dataframe import Rules, TableStage, transformed
+from leasehold.spark.pipeline.dataframe import DeclaredStage, Rules, transformed
 from leasehold.spark.pipeline.display import display_for
-from leasehold.spark.pipeline.jobs import Cluster, Jobs, Resources, first_line, needed
+from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line, needed
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
 from leasehold.spark.pipeline.report import Listeners, Progress, Report, Spool
-from leasehold.spark.pipeline.settings import Declared, Part, RunSettings, part_of
+from leasehold.spark.pipeline.settings import Part, RunSettings, part_of
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import StageHooks, Stages
-from leasehold.worker.stages.declared import Migration, Older, StageTimeout
+from leasehold.worker.stages.declared import Migration, Older, StageSettings
 from leasehold.worker.stages.pipeline import SAVE_WITHIN_S
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import stopping_on_signals
@@ -553,7 +553,7 @@ class Pipeline:
         self._renamed = dict(renamed or {})
         self._older: Older = older
         self._save_within_s = save_within_s
-        self._declared: list[Declared] = []
+        self._declared: list[DeclaredStage] = []
         self._migrations: dict[int, Migration] = {}
 
     def __repr__(self) -> str:
@@ -566,18 +566,10 @@ class Pipeline:
         *,
         batch: BatchForm | None = None,
         rows: int = 256,
-        when: Callable[[Any, Any], bool] | None = None,
-        retries: int = 0,
-        retry_delay_s: float = 0,
-        exhausted: Literal["fail", "poison"] = "fail",
-        timeout_s: StageTimeout = None,
-        must_save: bool = False,
-        weight: float = 1,
-        isolate: Literal["process"] | None = None,
         cores: int | None = None,
         gpus: float | None = None,
         memory: str | None = None,
-        queue: str | None = None,
+        **settings: Unpack[StageSettings],
     ) -> Self:
         """Add a stage, and return the pipeline.
 
@@ -589,47 +581,36 @@ class Pipeline:
                 :mod:`leasehold.spark.pipeline.batch_stage` for the columns.
             rows: Messages of such a call at most, 1 to 10,000. A task has no more of them at once
                 than its ``at_once``.
-            when: Of the message and the state: whether to do the stage.
-            retries: How often it is tried again at once.
-            retry_delay_s: Seconds before each of these.
-            exhausted: After the last of them: "fail" has the whole message tried again, "poison"
-                sets it aside.
-            timeout_s: Seconds for one attempt; see ``Stages.stage``.
-            must_save: Do not go on when it cannot be saved that the stage is done.
-            weight: How much of the whole work it is, for people.
-            isolate: "process": it runs in a process of its own, killed at *timeout_s*; see
-                ``Stages.stage``. Not with *batch*.
             cores: Of the processor that a task should have for it, from 1; None: as the session
                 says. A run takes the most of what the stages of its queue ask for.
             gpus: That a task should have for it, above 0; parts of one can be shared.
             memory: Of the executor, such as ``8g``.
-            queue: Name of the queue in which messages wait for it; None: that of the stage before.
+            **settings: As for :meth:`leasehold.worker.stages.Stages.stage`: *when*, *retries*,
+                *retry_delay_s*, *exhausted*, *timeout_s*, *must_save*, *weight*, *isolate* (not
+                with *batch*), *queue*.
 
         Raises:
+            TypeError: There is no such setting.
             ValueError: A setting is out of its range, or the name is taken.
         """
         if batch not in {None, "arrow", "pandas"}:
             raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
         if not 1 <= rows <= MOST_ROWS:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
-        if batch is not None and isolate is not None:
+        if batch is not None and settings.get("isolate") is not None:
             raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
-        if queue is not None and self.queue is None:
+        if not settings.get("queue") and self._declared:
+            settings["queue"] = self._declared[-1].settings.get("queue")
+        elif settings.get("queue") and self.queue is None:
             raise ValueError(f"stage {name!r}: it has a queue, so the pipeline must name its own")
-        settings = {
-            "when": when,
-            "retries": retries,
-            "retry_delay_s": retry_delay_s,
-            "exhausted": exhausted,
-            "timeout_s": timeout_s,
-            "must_save": must_save,
-            "weight": weight,
-            "isolate": isolate,
-            "queue": queue,
-        }
-        queue = queue or (self._declared[-1].queue if self._declared else None)
-        needs = needed(name, cores, gpus, memory)
-        made = Declared(name, run, batch, rows, needs, queue, settings)
+        made = DeclaredStage(
+            name=name,
+            run=run,
+            batch=batch,
+            rows=rows,
+            resources=needed(name, cores, gpus, memory),
+            settings=settings,
+        )
         # Declared once here, so that what is wrong is said at once and not by an executor.
         self._made([*self._declared, made], ())
         self._declared.append(made)
@@ -736,28 +717,17 @@ class Pipeline:
         made = StreamSettings(**settings)
         return start_queries(self.name, self.queue, self._table_stages(made), spark, made)
 
-    def _table_stages(self, settings: StreamSettings | None = None) -> list[TableStage]:
-        if any(each.queue or each.resources != Resources() for each in self._declared):
-            raise ValueError(
-                "cores, gpus, memory and queues of stages mean nothing to a query: set the "
-                "session's, or use run(), the form of workers"
-            )
-        found = [
-            TableStage(
-                name=each.name,
-                run=each.run,
-                batch=each.batch,
-                rows=each.rows,
-                settings=each.settings,
-            )
-            for each in self._declared
-        ]
-        for stage in found:
+    def _table_stages(self, settings: StreamSettings | None = None) -> list[DeclaredStage]:
+        for stage in self._declared:
             stage.check(is_saved=settings is not None and settings.between == "queues")
-        return found
+        return self._declared
 
     def _made(
-        self, declared: Iterable[Declared], hooks: Iterable[StageHooks], *, results: bool = False
+        self,
+        declared: Iterable[DeclaredStage],
+        hooks: Iterable[StageHooks],
+        *,
+        results: bool = False,
     ) -> Stages:
         made = Stages(
             version=self._version,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from leasehold.spark.pipeline.batch_stage import BatchForm
+from leasehold.spark.pipeline.dataframe import DeclaredStage
 from leasehold.spark.pipeline.display import Show
 from leasehold.spark.pipeline.jobs import Resources
 from leasehold.spark.pipeline.report import PipelineListener
@@ -127,20 +126,6 @@ class RunSettings:
 # --- stages --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """One stage, as it was declared."""
-
-    name: str
-    run: Callable[..., Any]
-    batch: BatchForm | None
-    rows: int
-    resources: Resources
-    queue: str | None
-    """In which messages wait for it; None: the first."""
-    settings: Mapping[str, Any]
-
-
 class Part(NamedTuple):
     """The stages whose messages wait in one queue."""
 
@@ -153,7 +138,7 @@ class Part(NamedTuple):
     """Other queues from which messages go on in this one."""
 
 
-def part_of(declared: Sequence[Declared], own: str, queue: str) -> Part:
+def part_of(declared: Sequence[DeclaredStage], own: str, queue: str) -> Part:
     """Return the stages whose messages wait in *queue*.
 
     Args:
@@ -161,15 +146,18 @@ def part_of(declared: Sequence[Declared], own: str, queue: str) -> Part:
         own: Queue in which messages begin.
         queue: One that no stage names takes the place of *own*.
     """
-    named = [each.queue for each in declared]
-    queues = [each or (own if queue in named else queue) for each in named]
-    places = [place for place, each in enumerate(queues) if each == queue]
-    here = [declared[place] for place in places]
-    return Part(
-        names=tuple(each.name for each in here),
-        batch_rows=max((each.rows for each in here if each.batch), default=0),
-        resources=reduce(Resources.joined, (each.resources for each in here), Resources()),
-        before=tuple(
-            dict.fromkeys(each for each in queues[: places[-1] if places else 0] if each != queue)
-        ),
-    )
+    part = Part((), 0, Resources(), ())
+    before: dict[str, None] = {}
+    names = {each.settings.get("queue") for each in declared}
+    for each in declared:
+        name = each.settings.get("queue") or (own if queue in names else queue)
+        if name != queue:
+            before[name] = None
+            continue
+        part = Part(
+            (*part.names, each.name),
+            max(part.batch_rows, each.rows if each.batch else 0),
+            part.resources.joined(each.resources),
+            (*before,),
+        )
+    return part

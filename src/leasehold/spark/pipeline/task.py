@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -475,17 +476,7 @@ class Recorder(Hooks, StageHooks):
         now = self._figures
         with self._lock:
             return Figures(
-                stages={
-                    name: StageFigures(
-                        each.working,
-                        each.done,
-                        each.failed,
-                        each.skipped,
-                        each.overdue,
-                        each.seconds,
-                    )
-                    for name, each in now.stages.items()
-                },
+                stages={name: copy(each) for name, each in now.stages.items()},
                 outcomes=dict(now.outcomes),
                 in_work=len(self._lives),
                 waiting=waiting,

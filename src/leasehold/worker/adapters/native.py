@@ -92,8 +92,6 @@ _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
 _MAX_LOOKS: Final = 4
 """Missing messages looked up in a call: after a purge all of a batch are missing."""
-_MOST_FORWARDS: Final = 100
-"""In one commit: all their bodies are in it."""
 _LAPSES: Final = ("lapsed", "lost", "stuck")
 """How an attempt ends that its worker has not ended."""
 _R = TypeVar("_R")
@@ -268,34 +266,24 @@ class NativeQueue(Adapter):
     ) -> list[QueueError | None]:
         """See :class:`Forwards`. Needs the right to add messages to the other queue.
 
-        Many share a commit. If that is refused, as for one lost lease, each has its own.
+        All share a commit. If that is refused, as for one lost lease, each has its own.
         """
-        if len(given) > _MOST_FORWARDS:
-            parts = (given[:_MOST_FORWARDS], given[_MOST_FORWARDS:])
-            return [each for part in parts for each in self.forward(part, timeout_s=timeout_s)]
+        done, sends = [], []
+        for lease, each in given:
+            done.append(_completion(lease, self.name))
+            body = wrap(_bytes_of(each.outgoing), each.saved)
+            sends.append(Sending(body, queue=each.queue, **_members(each.outgoing)))
+        fate: QueueError | None = None
         try:
-            self._queue.of_account.commit(
-                complete=[_completion(lease, self.name) for lease, _ in given],
-                send=[
-                    Sending(
-                        wrap(_bytes_of(each.outgoing), each.saved),
-                        queue=each.queue,
-                        **_members(each.outgoing),
-                    )
-                    for _, each in given
-                ],
-                timeout_s=timeout_s,
-            )
+            self._queue.of_account.commit(complete=done, send=sends, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:
-            meaning = queue_error(error)
-            if len(given) > 1 and not isinstance(meaning, Unreachable):
+            fate = queue_error(error)
+            if len(given) > 1 and not isinstance(fate, Unreachable):
                 return [self.forward([each], timeout_s=timeout_s)[0] for each in given]
-            fate = None
             if isinstance(error, MessageNotFound):
                 with suppress(LeaseholdClientError, RuntimeError):
-                    fate = self._fate(given[0][0], timeout_s)
-            return [fate or meaning] * len(given)
-        return [None] * len(given)
+                    fate = self._fate(given[0][0], timeout_s) or fate
+        return [fate] * len(given)
 
     def _fate(self, lease: Lease, timeout_s: float | None) -> SetAside | None:
         """Look whether a message that is not in the queue any more was set aside; None: not so."""

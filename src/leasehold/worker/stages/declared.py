@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from leasehold.worker.adapters.protocol import Saved
 from leasehold.worker.errors import Poison, Retry
@@ -56,67 +56,60 @@ class Done:
     """Returned by a stage: all work is done, the stages after it are left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One stage, as it was declared."""
+class StageSettings(TypedDict, total=False):
+    """What :meth:`Stages.stage` takes besides the name."""
 
-    name: str
-    run: Callable[[Any, Any], Any]
-    """Takes the message and the state, returns the state for the next stage."""
-    is_async: bool
     when: Callable[[Any, Any], bool] | None
-    """Whether the stage is to be done; None: always."""
     retries: int
     retry_delay_s: float
     exhausted: Literal["fail", "poison"]
     timeout_s: StageTimeout
     must_save: bool
     weight: float
+    isolate: Literal["process"] | None
     queue: str | None
-    """In which messages wait for it; None: that in which their producers put them."""
 
 
-def make_stage(  # noqa: PLR0913 - each is a setting of its own
-    name: str,
-    run: Callable[[Any, Any], Any],
-    *,
-    when: Callable[[Any, Any], bool] | None = None,
-    retries: int = 0,
-    retry_delay_s: float = 0,
-    exhausted: Literal["fail", "poison"] = "fail",
-    timeout_s: StageTimeout = None,
-    must_save: bool = False,
-    weight: float = 1,
-    queue: str | None = None,
-) -> Stage:
-    """Return a stage, its settings checked; see :meth:`Stages.stage` for them."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name for a stage: 1 to 64 letters, digits, '_', '.', '-', "
-            "beginning with a letter or '_'"
-        )
-    if retries < 0 or not retry_delay_s >= 0:
-        raise ValueError(f"stage {name!r}: retries and retry_delay_s must be 0 or more")
-    if isinstance(timeout_s, str):
-        if timeout_s != "learned":
-            raise ValueError(f"stage {name!r}: timeout_s is {timeout_s!r}; seconds or 'learned'")
-    elif timeout_s is not None and not timeout_s > 0:
-        raise ValueError(f"stage {name!r}: timeout_s is {timeout_s}; it must be above 0")
-    if not weight > 0:
-        raise ValueError(f"stage {name!r}: weight is {weight}; it must be above 0")
-    return Stage(
-        name=name,
-        run=run,
-        is_async=is_async(run),
-        when=when,
-        retries=retries,
-        retry_delay_s=retry_delay_s,
-        exhausted=exhausted,
-        timeout_s=timeout_s,
-        must_save=must_save,
-        weight=weight,
-        queue=queue,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage, as it was declared; see :meth:`Stages.stage` for its settings.
+
+    Raises:
+        ValueError: A setting is out of its range.
+    """
+
+    name: str
+    run: Callable[[Any, Any], Any]
+    """Takes the message and the state, returns the state for the next stage."""
+    when: Callable[[Any, Any], bool] | None = None
+    retries: int = 0
+    retry_delay_s: float = 0
+    exhausted: Literal["fail", "poison"] = "fail"
+    timeout_s: StageTimeout = None
+    must_save: bool = False
+    weight: float = 1
+    queue: str | None = None
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", is_async(self.run))
+        timeout_s = self.timeout_s
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"{self.name!r} is no name for a stage: 1 to 64 letters, digits, '_', '.', '-', "
+                "beginning with a letter or '_'"
+            )
+        if self.retries < 0 or not self.retry_delay_s >= 0:
+            wrong = "retries and retry_delay_s must be 0 or more"
+        elif isinstance(timeout_s, str) and timeout_s != "learned":
+            wrong = f"timeout_s is {timeout_s!r}; seconds or 'learned'"
+        elif isinstance(timeout_s, int | float) and not timeout_s > 0:
+            wrong = f"timeout_s is {timeout_s}; it must be above 0"
+        elif not self.weight > 0:
+            wrong = f"weight is {self.weight}; it must be above 0"
+        else:
+            return
+        raise ValueError(f"stage {self.name!r}: {wrong}")
 
 
 def is_async(run: Callable[..., Any]) -> bool:

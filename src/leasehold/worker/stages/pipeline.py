@@ -24,7 +24,6 @@ from leasehold.worker.stages.declared import (
     StageHooks,
     StageOverdue,
     StageTimeout,
-    make_stage,
     split_label,
 )
 from leasehold.worker.stages.isolated import IsolatedStage
@@ -215,9 +214,9 @@ class Stages:
             if isolate not in {None, "process"}:
                 raise ValueError(f"stage {name!r}: isolate is {isolate!r}; 'process' or None")
             self._stages.append(
-                make_stage(
-                    name,
-                    run if isolate is None else IsolatedStage(run),
+                Stage(
+                    name=name,
+                    run=run if isolate is None else IsolatedStage(run),
                     when=when,
                     retries=retries,
                     retry_delay_s=retry_delay_s,

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from leasehold.spark.pipeline.dataframe import MESSAGE, RESULT, Rules, StageRows, TableStage
+from leasehold.spark.pipeline.dataframe import (
+    MESSAGE,
+    RESULT,
+    DeclaredStage,
+    Rules,
+    StageRows,
+)
+from leasehold.spark.pipeline.jobs import Resources
 from leasehold.worker.errors import GiveBack, Poison, Retry
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
-from leasehold.worker.stages.declared import Done, Goto
+from leasehold.worker.stages.declared import Done, Goto, StageSettings
 
 TYPES = {
     "string": pa.string(),
@@ -43,14 +50,17 @@ def rows(*bodies: bytes | None, first: str = "one", **more: Any) -> pa.RecordBat
     return pa.RecordBatch.from_pylist(made, schema=SCHEMA)
 
 
-def stage(name: str, run: Callable[..., Any], **settings: Any) -> TableStage:
+def stage(name: str, run: Callable[..., Any], **settings: Any) -> DeclaredStage:
     """Return a stage as the pipeline declares it."""
     batch, most = settings.pop("batch", None), settings.pop("rows", 256)
-    return TableStage(name=name, run=run, batch=batch, rows=most, settings=settings)
+    given = cast("StageSettings", settings)
+    return DeclaredStage(
+        name=name, run=run, batch=batch, rows=most, resources=Resources(), settings=given
+    )
 
 
 def done(
-    batch: pa.RecordBatch, *stages: TableStage, rules: Rules = STEADY, has_queues: bool = False
+    batch: pa.RecordBatch, *stages: DeclaredStage, rules: Rules = STEADY, has_queues: bool = False
 ) -> list[dict[str, Any]]:
     """Return the rows after all stages."""
     for place in range(len(stages)):
