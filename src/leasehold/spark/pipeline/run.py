@@ -27,7 +27,7 @@ from leasehold.spark.pipeline.display import display_for
 from leasehold.spark.pipeline.jobs import Cluster, Jobs, first_line, needed
 from leasehold.spark.pipeline.queries import StageQueries, StreamSettings, start_queries
 from leasehold.spark.pipeline.report import Listeners, Progress, Report, Spool
-from leasehold.spark.pipeline.settings import Part, RunSettings, part_of
+from leasehold.spark.pipeline.settings import QueueStages, RunSettings, stages_in
 from leasehold.spark.pipeline.task import FEW, Plan
 from leasehold.worker.adapters import QueueError
 from leasehold.worker.outcomes import Kind
@@ -82,17 +82,17 @@ class PipelineRun:
         self._tag = f"leasehold-pipeline-{secrets.token_hex(8)}"
         self._spool = Spool()
         self._stack = ExitStack()
-        self._part = pipeline.part(self._spec.queue)
-        self._backlog = Backlog(self._spec, self._part.before)
+        self._here = pipeline.stages_in(self._spec.queue)
+        self._backlog = Backlog(self._spec, self._here.before)
         self._collector: Collector | None = None
         self._plan: Plan
         self._cluster = Cluster(spark)
-        self._profile = self._cluster.profile_for(self._part.resources)
+        self._profile = self._cluster.profile_for(self._here.resources)
         self._jobs = Jobs(
             spark,
             self._cluster,
             group=self._tag,
-            title=f"pipeline {pipeline.name}: {', '.join(self._part.names)}",
+            title=f"pipeline {pipeline.name}: {', '.join(self._here.names)}",
             profile=self._profile,
         )
         self._has_begun = False
@@ -303,9 +303,9 @@ class PipelineRun:
             name=self._pipeline.name,
             stage_names=names,
             make_stages=partial(self._pipeline.stages, results=settings.results),
-            batch_rows=self._part.batch_rows,
+            batch_rows=self._here.batch_rows,
             queue=self._spec,
-            before=self._part.before,
+            before=self._here.before,
             address=collector.address,
             drains=not settings.continuous,
             at_once=settings.at_once,
@@ -436,7 +436,7 @@ class PipelineRun:
         """Return how many tasks the backlog keeps busy; Spark takes executors for that many."""
         now = self._recent
         left = self._at_first if now is None else now.in_work + now.waiting + (now.backlog or 0)
-        at_once = self._settings.at_once or max(FEW, 2 * self._part.batch_rows)
+        at_once = self._settings.at_once or max(FEW, 2 * self._here.batch_rows)
         needed = max(1, -(-left // at_once))
         most = self._cluster.most_tasks()
         return needed if most is None else min(needed, most)
@@ -631,10 +631,10 @@ class Pipeline:
         """Names of the stages, in order."""
         return tuple(each.name for each in self._declared)
 
-    def part(self, queue: str) -> Part:
+    def stages_in(self, queue: str) -> QueueStages:
         """Return the stages that are done in a queue; one that no stage names is the first."""
         own = queue if self.queue is None else RunSettings().spec(self.queue).queue
-        return part_of(self._declared, own, queue)
+        return stages_in(self._declared, own, queue)
 
     def stages(self, hooks: Iterable[StageHooks] = (), *, results: bool = False) -> Stages:
         """Return the handler for a worker; each process needs its own.

@@ -126,7 +126,7 @@ class RunSettings:
 # --- stages --------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class QueueStages(NamedTuple):
     """The stages whose messages wait in one queue."""
 
     names: tuple[str, ...]
@@ -138,7 +138,7 @@ class Part(NamedTuple):
     """Other queues from which messages go on in this one."""
 
 
-def part_of(declared: Sequence[DeclaredStage], own: str, queue: str) -> Part:
+def stages_in(declared: Sequence[DeclaredStage], own: str, queue: str) -> QueueStages:
     """Return the stages whose messages wait in *queue*.
 
     Args:
@@ -146,7 +146,7 @@ def part_of(declared: Sequence[DeclaredStage], own: str, queue: str) -> Part:
         own: Queue in which messages begin.
         queue: One that no stage names takes the place of *own*.
     """
-    part = Part((), 0, Resources(), ())
+    found = QueueStages((), 0, Resources(), ())
     before: dict[str, None] = {}
     names = {each.settings.get("queue") for each in declared}
     for each in declared:
@@ -154,10 +154,10 @@ def part_of(declared: Sequence[DeclaredStage], own: str, queue: str) -> Part:
         if name != queue:
             before[name] = None
             continue
-        part = Part(
-            (*part.names, each.name),
-            max(part.batch_rows, each.rows if each.batch else 0),
-            part.resources.joined(each.resources),
+        found = QueueStages(
+            (*found.names, each.name),
+            max(found.batch_rows, each.rows if each.batch else 0),
+            found.resources.joined(each.resources),
             (*before,),
         )
-    return part
+    return found

@@ -13,7 +13,7 @@ import pytest
 from leasehold.cli.pipeline import own_modules, packed
 from leasehold.spark.pipeline import Pipeline, RunSettings
 from leasehold.spark.pipeline.jobs import Resources
-from leasehold.spark.pipeline.settings import Part
+from leasehold.spark.pipeline.settings import QueueStages
 from leasehold.spark.pipeline.task import LONG_S, SHORT_S, wants_more
 from leasehold.worker.adapters.specs import QueueSpec
 
@@ -33,7 +33,7 @@ def test_stages_follow_each_other_in_the_order_in_which_they_are_said() -> None:
         .migration(1, lambda stage, state: (stage, state))
     )
     assert pipeline.names == ("scan", "encode", "index")
-    assert pipeline.part("films").batch_rows == 50
+    assert pipeline.stages_in("films").batch_rows == 50
     assert pipeline.stages().layout.names == ("scan", "encode", "index")
     assert "retries 2" in pipeline.describe()
     assert "then poison" in pipeline.describe()
@@ -150,8 +150,8 @@ def test_a_run_asks_for_the_most_that_its_stages_need() -> None:
         .stage("encode", keep, cores=4, memory="900m")
         .stage("index", keep, cores=2, gpus=0.5, memory="2g")
     )
-    assert pipeline.part("films").resources == Resources(4, 0.5, "2g")
-    assert Pipeline("films").stage("scan", keep).part("films").resources == Resources()
+    assert pipeline.stages_in("films").resources == Resources(4, 0.5, "2g")
+    assert Pipeline("films").stage("scan", keep).stages_in("films").resources == Resources()
 
 
 def test_each_queue_has_what_its_own_stages_need() -> None:
@@ -164,14 +164,14 @@ def test_each_queue_has_what_its_own_stages_need() -> None:
         .stage("ship", keep, queue="films")
         .stage("bill", keep, queue="films-bills")
     )
-    first = pipeline.part("films")
-    assert first == Part(("scan", "ship"), 50, Resources(), ("films-gpu",))
-    assert pipeline.part("films-gpu") == Part(
+    first = pipeline.stages_in("films")
+    assert first == QueueStages(("scan", "ship"), 50, Resources(), ("films-gpu",))
+    assert pipeline.stages_in("films-gpu") == QueueStages(
         ("encode", "check"), 0, Resources(2, 1, "8g"), ("films",)
     )
-    assert pipeline.part("films-bills").before == ("films", "films-gpu")
+    assert pipeline.stages_in("films-bills").before == ("films", "films-gpu")
     elsewhere = Pipeline("films").stage("scan", keep).stage("encode", keep, queue="gpu")
-    assert elsewhere.part("other").names == ("scan",)  # which takes the place of films
+    assert elsewhere.stages_in("other").names == ("scan",)  # which takes the place of films
     with pytest.raises(ValueError, match="must name its own"):
         Pipeline().stage("encode", keep, queue="films-gpu")
     with pytest.raises(ValueError, match="mean nothing to a query"):

@@ -42,7 +42,7 @@ def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
         "name": pipeline.name,
         "stage_names": pipeline.names,
         "make_stages": pipeline.stages,
-        "batch_rows": pipeline.part("films").batch_rows,
+        "batch_rows": pipeline.stages_in("films").batch_rows,
         "queue": QueueSpec("leasehold", "films", server.connection_string),
         "address": None,
         "drains": True,
@@ -181,7 +181,7 @@ def test_a_task_waits_for_what_is_still_to_come_from_other_queues(
         server,
         pipeline,
         queue=QueueSpec("leasehold", "films-gpu", server.connection_string),
-        before=pipeline.part("films-gpu").before,
+        before=pipeline.stages_in("films-gpu").before,
     )
     task, ends = Task(later, who()), list[TaskResult]()
     thread = threading.Thread(target=lambda: ends.append(task.run()))
