@@ -1,6 +1,7 @@
 """Stages in two queues, and a worker for them that dies while it sends a message on.
 
 ``python -m tests.unit.worker.stages.apart CONNECTION before|after``: of the commit.
+With the name of a queue in place of that it works there until it is killed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.stages import StageMessage, Stages
 from leasehold.worker.worker import Worker
 
@@ -49,4 +52,10 @@ class Dying(NativeQueue):
 
 
 if __name__ == "__main__":
-    Worker(stages, Dying.from_connection_string(sys.argv[1], "videos")).run_until_idle(30)
+    connection, how = sys.argv[1:]
+    if how in {"before", "after"}:
+        Worker(stages, Dying.from_connection_string(connection, "videos")).run_until_idle(30)
+    else:
+        often = PoisonRule(max_failures=None)
+        spec = QueueSpec("leasehold", how, connection)
+        Worker(stages, spec, lease=2, session=False, wait_s=0.5, poison=often).run()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,48 @@ def test_a_worker_that_is_killed_while_it_sends_a_message_on(
     assert queue.counts().total == gpu.counts().total == 0
     ends = [json.loads(each.result or "") for each in client.events() if each.type == "completed"]
     assert [each["origin_id"] for each in ends if "output" in each] == [sent.id]
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again(server: InProcessServer, client: Client) -> None:
+    """Forty kills of workers at work on two thousand messages: each comes to its end once."""
+    rng = random.Random(63)
+    queues = {name: client.queue(name) for name in ("videos", GPU)}
+    sent: list[str] = []
+    working = {name: begun(server, name) for name in queues}
+    pause = threading.Event()
+    try:
+        for _ in range(40):
+            sent += [each.id for each in queues["videos"].put_many(["clip"] * 50)]
+            pause.wait(0.8 + rng.random())
+            name = rng.choice(("videos", GPU))
+            working[name].kill()
+            working[name].wait()
+            working[name] = begun(server, name)
+        while any(each.counts().total for each in queues.values()):
+            assert not any(each.poll() for each in working.values())
+            pause.wait(0.1)
+    finally:
+        for each in working.values():
+            each.kill()
+            each.wait()
+    ends = [json.loads(each.result or "") for each in client.events() if each.type == "completed"]
+    assert sorted(each["origin_id"] for each in ends if "output" in each) == sorted(sent)
+    assert len(ends) == 3 * len(sent)  # each was sent on twice
+    retaken = [
+        each
+        for each in client.events()
+        if each.type == "received" and (each.dequeue_count or 0) > 1
+    ]
+    assert retaken  # kills have hit work
+
+
+def begun(server: InProcessServer, queue: str) -> subprocess.Popen[bytes]:
+    """Return a worker's process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.worker.stages.apart", server.connection_string, queue],
+        cwd=Path(__file__).parents[4],
+    )
 
 
 class Deaf(NativeQueue):
