@@ -100,7 +100,6 @@ class Message:
 
     __slots__ = (
         "_decode",
-        "_forward",
         "_holding",
         "_is_deferred",
         "_payload",
@@ -112,6 +111,7 @@ class Message:
         "_time",
         "cancel_token",
         "delivery",
+        "forward",
     )
 
     _span_context: Any
@@ -134,7 +134,8 @@ class Message:
         self._payload: Any = KEEP
         self._saved = delivery.saved
         self._result: Any = None
-        self._forward: Forward | None = None
+        self.forward: Forward | None = None
+        """Put into another queue when it is completed, in one step; None: nothing is."""
         self._is_deferred = False
         # A deferred save comes from another thread than those of the handler.
         self._saving = threading.Lock()
@@ -395,16 +396,6 @@ class Message:
         if size_of(result) > MAX_RESULT_BYTES:
             del result["stages"]
         self._result = result
-
-    @property
-    def forwarded(self) -> Forward | None:
-        """Where it goes on when the work on it is done here; None: nowhere."""
-        return self._forward
-
-    def forward(self, forward: Forward) -> None:
-        """Have it go on in another queue: when it is completed, *forward* is put in that commit."""
-        self._forward = forward
-        self._result = {FORWARDED: forward.queue}
 
     def extend(self, visibility_timeout_s: int) -> None:
         """Ask for a lease of at least that length; renewals that come later do not shorten it.

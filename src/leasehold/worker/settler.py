@@ -27,6 +27,7 @@ from leasehold.worker.adapters.protocol import (
 )
 from leasehold.worker.core import Core, Source, Work, has_expired
 from leasehold.worker.errors import LeaseLost
+from leasehold.worker.message import FORWARDED
 from leasehold.worker.outcomes import (
     COMPLETE,
     Bury,
@@ -238,8 +239,7 @@ class Settler:
         outcome = work.outcome or Outcome(Kind.LOST)
         if outcome.kind is Kind.DONE:
             message = work.message
-            forward = message.forwarded if outcome.forward is None and message else outcome.forward
-            work.settlement = forward or COMPLETE
+            work.settlement = outcome.forward or (message.forward if message else None) or COMPLETE
             return
         tried = None
         if outcome.kind is Kind.FAILED and self._poison.may_be_last(work.delivery):
@@ -266,7 +266,8 @@ class Settler:
                 # It is not to live longer than it would have here.
                 life_s = -1 if math.isinf(left_s) else max(1, math.ceil(left_s))
                 outgoing = replace(to.outgoing, time_to_live_s=life_s)
-                given.append((_done(work), replace(to, outgoing=outgoing)))
+                lease = replace(_lease(work), result={FORWARDED: to.queue})
+                given.append((lease, replace(to, outgoing=outgoing)))
         if not given:
             return []
         results = self._results(cast("Forwards", self._client).forward, given, works)

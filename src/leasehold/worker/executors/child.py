@@ -133,8 +133,8 @@ class Child:
             stop = None
         asked = None if stop is None else stop.asked
         outcome = outcome_of(error, is_lost=stop is not None and asked is None, asked=asked)
-        if outcome.kind is Kind.DONE and message.result is not None:
-            outcome = outcome._replace(result=message.result, forward=message.forwarded)
+        if outcome.kind is Kind.DONE:
+            outcome = outcome._replace(result=message.result, forward=message.forward)
         trace = None
         if error is not None and outcome.kind is Kind.FAILED:
             trace = "".join(traceback.format_exception(error))

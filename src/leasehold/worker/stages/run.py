@@ -168,7 +168,7 @@ class Run:
             traceparent=given.traceparent,
             group_id=given.group_id,
         )
-        self.message.forward(Forward(queue=queue, outgoing=outgoing, saved=saved))
+        self.message.forward = Forward(queue=queue, outgoing=outgoing, saved=saved)
 
     def _first(self, begin: Begin) -> tuple[int, Any]:
         if begin.decided:
