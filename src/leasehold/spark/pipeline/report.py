@@ -81,8 +81,6 @@ EXPIRED: Final = pa.schema(
 """Columns of :meth:`Report.expired`."""
 EACH: Final = ("message", "delivery", "expired")
 """What a row can be of."""
-_OF_ROW: Final = DELIVERIES.names[: DELIVERIES.names.index("stages")]
-_OF_STAGE: Final = [each.name for each in _STAGE]
 _AT_ONCE: Final = 10_000
 
 
@@ -183,7 +181,7 @@ class Report:
         listed, those put first; ``totals["expired"]`` counts all. What expired more than a day
         before the run ended may be removed by then (``expiry_grace_s``), and is not told.
         """
-        return _table((_told(EXPIRED.names, each) for each in self._expired), EXPIRED)
+        return _table(map(_expiry, self._expired), EXPIRED)
 
     def dataframe(self, spark: SparkSession, *, each: str = "message") -> DataFrame:
         """Return the rows as a DataFrame.
@@ -243,19 +241,35 @@ def _by_message(found: Iterable[tuple[Who, Row]]) -> dict[str, list[tuple[Who, R
     return grouped
 
 
-def _told(names: Iterable[str], of: object) -> dict[str, Any]:
-    """Return columns of what has them as attributes, moments in milliseconds."""
-    moments = {name for name in names if hasattr(of, f"{name}_ms")}
+def _expiry(found: Expired) -> dict[str, Any]:
     return {
-        name: getattr(of, f"{name}_ms") * 1000 if name in moments else getattr(of, name)
-        for name in names
+        "message_id": found.message_id,
+        "text": found.text,
+        "inserted_at": found.inserted_at_ms * 1000,
+        "expired_at": found.expired_at_ms * 1000,
+        "attempts": found.attempts,
     }
 
 
 def _delivery(found: tuple[Who, Row]) -> dict[str, Any]:
     who, row = found
-    told = _told(_OF_ROW, row) | _told(("executor", "host", "pid", "task"), who)
-    return told | {"stages": _stages(row), "task_attempt": who.attempt}
+    return {
+        "message_id": row.message_id,
+        "queue": row.queue,
+        "delivery": row.delivery,
+        "fence": row.fence,
+        "outcome": row.outcome,
+        "reason": row.reason,
+        "resumed_at": row.resumed_at,
+        "began_at": row.began_at_ms * 1000,
+        "ended_at": row.ended_at_ms * 1000,
+        "stages": _stages(row),
+        "executor": who.executor,
+        "host": who.host,
+        "pid": who.pid,
+        "task": who.task,
+        "task_attempt": who.attempt,
+    }
 
 
 def _message(found: Sequence[tuple[Who, Row]]) -> dict[str, Any]:
@@ -275,7 +289,16 @@ def _message(found: Sequence[tuple[Who, Row]]) -> dict[str, Any]:
 
 
 def _stages(row: Row) -> list[dict[str, Any]]:
-    return [_told(_OF_STAGE, run) for run in row.stages]
+    return [
+        {
+            "stage": run.stage,
+            "began_at": run.began_at_ms * 1000,
+            "seconds": run.seconds,
+            "attempts": run.attempts,
+            "outcome": run.outcome,
+        }
+        for run in row.stages
+    ]
 
 
 def _table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:

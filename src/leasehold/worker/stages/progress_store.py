@@ -225,7 +225,7 @@ class KeepsProgress(Around):
     @property
     def capabilities(self) -> Capabilities:
         """Those of the service, and progress beside the body."""
-        return replace(self.client.capabilities, saves="beside")
+        return replace(self.client.capabilities, saves="beside", forwards=False)
 
     def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Return messages with what is kept for them."""

@@ -28,6 +28,7 @@ from leasehold.worker.adapters import (
 )
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.errors import UnsafeWorker
+from leasehold.worker.payloads import ClaimCheck, ClaimCheckCodec, ClaimChecked
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import Goto, StageMessage, Stages
 from leasehold.worker.worker import Worker
@@ -260,3 +261,37 @@ def test_a_service_that_cannot_do_it_is_refused_at_the_start() -> None:
     assert "encode   in queue videos-gpu" in apart.stages.describe()
     with pytest.raises(UnsafeWorker, match="leave out the queues"):
         Worker(apart.stages, MemoryQueue("videos")).run_until_idle(5)
+
+
+def test_what_is_kept_elsewhere_stays_until_the_last_stage(client: Client, tmp_path: Path) -> None:
+    """The object of a large body is there for the stages in the other queue, and then removed."""
+    check = ClaimCheck(str(tmp_path / "bodies"), threshold_bytes=100)
+    queues = [
+        ClaimChecked(NativeQueue(client.queue(name)), check, delete_after=True)
+        for name in ("videos", GPU)
+    ]
+    seen: list[tuple[str, int]] = []
+    stages = Stages()
+    for name, queue in (("scan", None), ("encode", GPU)):
+        stages.stage(name, queue=queue)(
+            lambda message, state: seen.append((message.queue, len(message.payload)))
+        )
+    queues[0].put([Outgoing(body=b"x" * 1_000)])
+    for each in queues:
+        Worker(stages, each, codec=ClaimCheckCodec(check)).run_until_idle(30)
+    assert seen == [("videos", 1_000), (GPU, 1_000)]
+    assert check._objects() == []
+
+
+def test_asynchronous_stages_and_first_stages_elsewhere(client: Client) -> None:
+    """A message goes on at once if nothing is to be done with it where it was put."""
+    stages = Stages()
+
+    @stages.stage("encode", queue=GPU)
+    async def encode(message: StageMessage, state: Any) -> None:
+        message.set_result(message.origin)
+
+    sent = client.queue("videos").put("clip")
+    work_off(client, stages, "videos", GPU)
+    last = [each.result for each in client.events() if each.type == "completed"][-1]
+    assert json.loads(last or "") == {"output": ["videos", sent.id]}
