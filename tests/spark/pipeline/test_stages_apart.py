@@ -55,10 +55,15 @@ def test_executors_and_a_worker_share_the_stages_of_a_pipeline(
     assert [each["done"] for each in totals] == [40, 40]
     assert [each["resumed"] for each in totals] == [0, 0]
     assert worker.snapshot().done == 40
+    context: Any = spark.sparkContext
+    jobs = [context.statusTracker().getJobIdsForGroup(run.id)[-1] for run in (first, last)]
+    store = context._jsc.sc().statusStore()
+    assert [store.job(job).description().get() for job in jobs] == [
+        "pipeline films:films: scan",
+        "pipeline films:films-out: ship",
+    ]
     rows = (
-        spark.read.format("leasehold")
-        .options(connectionString=server.connection_string, view="results")
-        .load()
+        first.results()
         .selectExpr("origin_id", "outcome", "output", "stages.stage AS stages")
         .collect()
     )

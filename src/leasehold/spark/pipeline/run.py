@@ -83,6 +83,8 @@ class PipelineRun:
         self._spool = Spool()
         self._stack = ExitStack()
         self._here = pipeline.stages_in(self._spec.queue)
+        is_whole = len(self._here.queues) == 1
+        self._title = pipeline.name if is_whole else f"{pipeline.name}:{self._spec.queue}"
         self._backlog = Backlog(self._spec, self._here.before)
         self._collector: Collector | None = None
         self._plan: Plan
@@ -92,7 +94,7 @@ class PipelineRun:
             spark,
             self._cluster,
             group=self._tag,
-            title=f"pipeline {pipeline.name}: {', '.join(self._here.names)}",
+            title=f"pipeline {self._title}: {', '.join(self._here.names)}",
             profile=self._profile,
         )
         self._has_begun = False
@@ -141,7 +143,7 @@ class PipelineRun:
             self._close()
             self._spool.close()
             raise
-        self._teller = Teller(self._spec, self._pipeline.name, self._began_ms, self._looked)
+        self._teller = Teller(self._spec, self._title, self._began_ms, self._looked)
         self._teller.start()
         self._listeners.started(self._spec.queue)
         self._watcher.start()
@@ -236,11 +238,17 @@ class PipelineRun:
         return self._looked()
 
     def results(self) -> DataFrame:
-        """Return what has become of messages since it began: a batch read of the view results."""
-        place = {"queueName": self._spec.queue, "startingSeq": str(self._newest or 0)}
+        """Return what has become of messages since it began: a batch read of the view results.
+
+        It is of all queues of the pipeline.
+        """
+        place, queues = {"startingSeq": str(self._newest or 0)}, self._here.queues
+        if len(queues) == 1:
+            place["queueName"] = self._spec.queue
         if self._spec.connection:
             place["connectionString"] = self._spec.connection
-        return self._spark.read.format("leasehold").options(view="results", **place).load()
+        found = self._spark.read.format("leasehold").options(view="results", **place).load()
+        return found if len(queues) == 1 else found.where(found["queue"].isin(*queues))
 
     def result(self) -> Report:
         """Wait until it is over, and return what was done.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final, NamedTuple
 
 from leasehold.spark.pipeline.dataframe import DeclaredStage
@@ -136,6 +137,8 @@ class QueueStages(NamedTuple):
     """What is enough for each of them."""
     before: tuple[str, ...]
     """Other queues from which messages go on in this one."""
+    queues: tuple[str, ...]
+    """All those of the pipeline."""
 
 
 def stages_in(declared: Sequence[DeclaredStage], own: str, queue: str) -> QueueStages:
@@ -146,18 +149,20 @@ def stages_in(declared: Sequence[DeclaredStage], own: str, queue: str) -> QueueS
         own: Queue in which messages begin.
         queue: One that no stage names takes the place of *own*.
     """
-    found = QueueStages((), 0, Resources(), ())
-    before: dict[str, None] = {}
+    here: list[DeclaredStage] = []
+    queues: dict[str, None] = {}
+    before: tuple[str, ...] = ()
     names = {each.settings.get("queue") for each in declared}
     for each in declared:
         name = each.settings.get("queue") or (own if queue in names else queue)
-        if name != queue:
-            before[name] = None
-            continue
-        found = QueueStages(
-            (*found.names, each.name),
-            max(found.batch_rows, each.rows if each.batch else 0),
-            found.resources.joined(each.resources),
-            (*before,),
-        )
-    return found
+        queues[name] = None
+        if name == queue:
+            here.append(each)
+            before = tuple(other for other in queues if other != queue)
+    return QueueStages(
+        names=tuple(each.name for each in here),
+        batch_rows=max((each.rows for each in here if each.batch), default=0),
+        resources=reduce(Resources.joined, (each.resources for each in here), Resources()),
+        before=before,
+        queues=tuple(queues),
+    )

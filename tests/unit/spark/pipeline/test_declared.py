@@ -165,9 +165,10 @@ def test_each_queue_has_what_its_own_stages_need() -> None:
         .stage("bill", keep, queue="films-bills")
     )
     first = pipeline.stages_in("films")
-    assert first == QueueStages(("scan", "ship"), 50, Resources(), ("films-gpu",))
+    queues = ("films", "films-gpu", "films-bills")
+    assert first == QueueStages(("scan", "ship"), 50, Resources(), ("films-gpu",), queues)
     assert pipeline.stages_in("films-gpu") == QueueStages(
-        ("encode", "check"), 0, Resources(2, 1, "8g"), ("films",)
+        ("encode", "check"), 0, Resources(2, 1, "8g"), ("films",), queues
     )
     assert pipeline.stages_in("films-bills").before == ("films", "films-gpu")
     elsewhere = Pipeline("films").stage("scan", keep).stage("encode", keep, queue="gpu")
