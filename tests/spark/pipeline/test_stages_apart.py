@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +78,37 @@ def test_executors_and_a_worker_share_the_stages_of_a_pipeline(
         ("done", '["films","films-gpu","shipped"]')
     }
     assert {tuple(row.stages) for row in rows} == {("scan", "encode", "ship")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_processes_of_tasks_that_are_killed_lose_and_repeat_no_message(
+    spark: SparkSession, server: InProcessServer, client: Client, tmp_path: Path
+) -> None:
+    """Spark begins the jobs again, and each film comes to its end once, through both queues."""
+    log = tmp_path / "log"
+
+    def work(message: Any, state: Any) -> Any:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        return [*(state or []), message.queue]
+
+    pipeline = Pipeline("films").stage("scan", work).stage("encode", work, queue="films-gpu")
+    client.queue("films-gpu").create()
+    sent = {client.queue("films").put(f"film-{number}").id for number in range(400)}
+    settings = {"connection": server.connection_string, "tasks": 1, "at_once": 4, "restarts": 50}
+    runs = [pipeline.start(spark, queue=name, **settings) for name in ("films", "films-gpu")]
+    killed: set[int] = set()
+    while len(killed) < 6:
+        time.sleep(0.5)
+        alive = set(map(int, log.read_text().split()[-20:] if log.exists() else ())) - killed
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= alive
+    for run in runs:
+        run.result().close()
+    rows = runs[0].results().select("origin_id", "outcome", "output").collect()
+    assert sorted(row.origin_id for row in rows) == sorted(sent)
+    assert {(row.outcome, row.output) for row in rows} == {("done", '["films","films-gpu"]')}
