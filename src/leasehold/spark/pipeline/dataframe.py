@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -399,7 +399,7 @@ class _Doing:
         elif self._stage.is_async:
             found = asyncio.run(self._all(messages, todo))
         else:
-            found = [self._one(messages, row) for row in todo]
+            found = [self._now(messages, row) for row in todo]
         decided |= zip(todo, found, strict=True)
         return [decided[row] for row in range(len(decided))]
 
@@ -443,19 +443,21 @@ class _Doing:
             message, self._layout, self._place, messages.states[row], resumed=resumed
         )
 
-    def _attempts(self, seen: StageMessage) -> Generator[Any, Any, Any]:
-        """Yield the state for each attempt; get what comes of it, and return the last."""
-        stage = self._stage
+    async def _one(self, messages: _Messages, row: int) -> Any:
+        """Return what the stage returns or raises; only an asynchronous one waits for anything."""
+        stage, seen = self._stage, self._seen(messages, row)
         while True:
             watched = self._watched(seen)
             began_s = self._time.monotonic_s()
             try:
-                returned = yield as_json(seen.state) if stage.retries else seen.state
-            except WorkerError:
-                raise  # the stage says itself what shall become of the message
-            except Exception as error:
+                returned = stage.run(seen, as_json(seen.state) if stage.retries else seen.state)
+                if stage.is_async:
+                    returned = await returned
+            except WorkerError as error:
+                return error  # the stage says itself what shall become of the message
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 if seen.attempt > stage.retries or isinstance(error, StageOverdue):
-                    raise self._exhausted(error, seen.attempt) from error
+                    return self._exhausted(error, seen.attempt)
             else:
                 self._durations.add(stage.name, self._time.monotonic_s() - began_s)
                 return returned
@@ -463,6 +465,24 @@ class _Doing:
                 if watched is not None:
                     watched.end()
             seen.attempt += 1
+
+    def _now(self, messages: _Messages, row: int) -> Any:
+        """Do what :meth:`_one` does for a stage that waits for nothing."""
+        try:
+            self._one(messages, row).send(None)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("an ordinary stage does not wait")
+
+    async def _all(self, messages: _Messages, rows: Sequence[int]) -> list[Any]:
+        """Do the stage for messages, some at a time."""
+        room = asyncio.Semaphore(_ASYNC_AT_ONCE)
+
+        async def one(row: int) -> Any:
+            async with room:
+                return await self._one(messages, row)
+
+        return await asyncio.gather(*map(one, rows))
 
     def _watched(self, seen: StageMessage) -> Watched | None:
         limit = self._stage.timeout_s
@@ -475,47 +495,6 @@ class _Doing:
         if self._stage.exhausted != "poison" or isinstance(error, StageOverdue):
             return error
         return Poison(f"stage {self._stage.name!r} failed {times_of(attempts)}: {error!r}")
-
-    def _one(self, messages: _Messages, row: int) -> Any:
-        seen = self._seen(messages, row)
-        steps = self._attempts(seen)
-        try:
-            state = next(steps)
-            while True:
-                try:
-                    returned = self._stage.run(seen, state)
-                except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-                    state = steps.throw(error)
-                else:
-                    steps.send(returned)
-        except StopIteration as end:
-            return end.value
-        except Exception as error:  # noqa: BLE001
-            return error
-
-    async def _all(self, messages: _Messages, rows: Sequence[int]) -> list[Any]:
-        """Do what :meth:`_one` does, some at a time, for an asynchronous stage."""
-        room = asyncio.Semaphore(_ASYNC_AT_ONCE)
-
-        async def one(row: int) -> Any:
-            seen = self._seen(messages, row)
-            async with room:
-                steps = self._attempts(seen)
-                try:
-                    state = next(steps)
-                    while True:
-                        try:
-                            returned = await self._stage.run(seen, state)
-                        except Exception as error:  # noqa: BLE001
-                            state = steps.throw(error)
-                        else:
-                            steps.send(returned)
-                except StopIteration as end:
-                    return end.value
-                except Exception as error:  # noqa: BLE001
-                    return error
-
-        return await asyncio.gather(*(one(row) for row in rows))
 
     # --- many at once --------------------------------------------------------------------------
 
