@@ -1,4 +1,4 @@
-"""Fuzz the parsers: ``python -m proof.fuzz [TARGET ...] --seconds 20``.
+"""Fuzz the parsers: ``python -m proof.fuzz [TARGET ...] --seconds 16``.
 
 Each target starts from its corpus in ``proof/fuzz/corpus``. An input that does wrong is kept in
 ``proof/fuzz/found`` and its name is printed; ``--replay FILE`` runs it again. ``--keep`` adds
@@ -20,7 +20,9 @@ import click
 HERE: Final = Path(__file__).parent
 CORPUS: Final = HERE / "corpus"
 FOUND: Final = HERE / "found"
-TARGETS: Final = ("arrow", "header", "http", "json", "query", "sas", "token", "xml")
+TARGETS: Final = (
+    *("arrow", "header", "http", "json", "mns", "mns_signature", "query", "sas", "token", "xml"),
+)
 PLANTED: Final = "planted"
 """A target that is wrong, as a control."""
 _LONGEST_BYTES: Final = 4_096
@@ -81,7 +83,7 @@ def fuzz(target: str, seconds: int, seed: int, *, new: Path | None = None) -> Ro
 
 @click.command(help=__doc__)
 @click.argument("targets", nargs=-1)
-@click.option("--seconds", default=20, show_default=True, help="Time for each target.")
+@click.option("--seconds", default=16, show_default=True, help="Time for each target.")
 @click.option("--seed", default=0, help="Of libFuzzer; 0 lets it choose.")
 @click.option("--keep", is_flag=True, help="Add inputs that reached new code to the corpus.")
 @click.option("--replay", type=click.Path(path_type=Path, exists=True), help="Run one input again.")
@@ -101,7 +103,7 @@ def main(
             if keep and done.found is None:
                 for file in Path(new).iterdir():
                     shutil.copy(file, CORPUS / target / file.name[:16])
-        print(f"{target:8} {done.runs:>9,} runs", done.found or "nothing found")
+        print(f"{target:13} {done.runs:>9,} runs", done.found or "nothing found")
         if done.found is not None:
             found += 1
             print(done.log[-3_000:])

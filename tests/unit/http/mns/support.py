@@ -50,9 +50,9 @@ class Whole:
         """Kind of the commands that are met with the refusal; None for all."""
         self.observed: list[tuple[str, int]] = []
         keys = {ACCOUNT: AccessKey(ACCOUNT, (SECRET,)), "other": AccessKey("other", (SECRET,))}
+        options.setdefault("authenticator", MnsAuthenticator(keys))
         self.dialect = MnsDialect(
             perform=self.perform,
-            authenticator=MnsAuthenticator(keys),
             clock=self.clock,
             signing_clock=self.clock,
             accounts=frozenset({ACCOUNT, "other"}),
