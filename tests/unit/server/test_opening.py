@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = refusal(Settings(store_url=AWAY))
     assert refused.code is ExitCode.SETTINGS
     assert "'.[postgres]'" in str(refused)
+
+
+def test_a_start_loads_no_library_that_is_optional() -> None:
+    """Nor those of the client: whoever starts a server waits for what it loads."""
+    program = (
+        "import sys, leasehold.cli.root, leasehold.server.main\n"
+        "from leasehold.extras import LIBRARIES\n"
+        "print(({*LIBRARIES, 'httpx', 'httpcore', 'leasehold.client'}) & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("rest", ["u:ge%zzheim@db/q", "u:geheim@db/q?what=1"])

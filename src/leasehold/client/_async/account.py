@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as events
@@ -13,7 +13,6 @@ from leasehold.client import _sessions as log
 from leasehold.client import _sessions as sessions
 from leasehold.client import _streams as transactions
 from leasehold.client._async.stream import AsyncTransaction
-from leasehold.client._async.transport import AsyncTransport
 from leasehold.client._background import AsyncBackground, AsyncBell
 from leasehold.client._calls import Leased
 from leasehold.client._sessions import SessionBook, progress_of
@@ -36,6 +35,9 @@ from leasehold.client.models import (
     TransactionInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+
+if TYPE_CHECKING:
+    from leasehold.client._async.transport import AsyncTransport
 
 
 class AsyncAccountPart:

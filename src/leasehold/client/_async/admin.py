@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as log
-from leasehold.client._async.transport import AsyncTransport
 from leasehold.client.models import (
     Counts,
     Event,
@@ -36,6 +35,9 @@ from leasehold.wire.admin import (
 )
 from leasehold.wire.parts import NoRequest
 from leasehold.wire.queues import PauseRequest, QueueRequest
+
+if TYPE_CHECKING:
+    from leasehold.client._async.transport import AsyncTransport
 
 
 class AsyncQueueAdmin:

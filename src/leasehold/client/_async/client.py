@@ -6,15 +6,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
-
-import httpx
+from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client._async.account import AsyncAccountPart
 from leasehold.client._async.queue import AsyncQueueHandle
-from leasehold.client._async.transport import AsyncTracedTransport, AsyncTransport
 from leasehold.client._connection import (
     DEFAULT_URL,
     DEVELOPMENT_ACCOUNT,
@@ -27,6 +24,9 @@ from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
 from leasehold.spans import is_used
 from leasehold.wire.parts import NoRequest
+
+if TYPE_CHECKING:
+    import httpx
 
 _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
@@ -91,6 +91,12 @@ class AsyncClient(AsyncAccountPart):
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
+        # Late: httpx takes as long to load as all the rest, and not all that import make a client.
+        from leasehold.client._async.transport import (  # noqa: PLC0415
+            AsyncTracedTransport,
+            AsyncTransport,
+        )
+
         # Whether there are spans is decided here, once: without them nothing of it is called.
         kind = AsyncTracedTransport if is_used() else AsyncTransport
         super().__init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import UNSET
 
@@ -15,7 +15,6 @@ from leasehold.client._answers import Answer, M
 from leasehold.client._async.account import AsyncAccountPart, AsyncSession, session_id_of
 from leasehold.client._async.admin import AsyncQueueAdmin
 from leasehold.client._async.stream import AsyncStream
-from leasehold.client._async.transport import AsyncTransport
 from leasehold.client._calls import Call, Leased
 from leasehold.client.errors import (
     GroupNotHeld,
@@ -45,6 +44,9 @@ from leasehold.client.models import (
 )
 from leasehold.client.retries import NO_RETRIES
 from leasehold.wire.messages import PeekRequest, ReceiveRequest
+
+if TYPE_CHECKING:
+    from leasehold.client._async.transport import AsyncTransport
 
 T = TypeVar("T")
 R = TypeVar("R")

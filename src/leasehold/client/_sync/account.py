@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as events
@@ -17,7 +17,6 @@ from leasehold.client._background import Background, Bell
 from leasehold.client._calls import Leased
 from leasehold.client._sessions import SessionBook, progress_of
 from leasehold.client._sync.stream import Transaction
-from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import LeaseholdClientError, SessionNotFound, SessionOver
 from leasehold.client.models import (
     Beat,
@@ -37,6 +36,9 @@ from leasehold.client.models import (
     TransactionInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+
+if TYPE_CHECKING:
+    from leasehold.client._sync.transport import Transport
 
 
 class AccountPart:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as log
-from leasehold.client._sync.transport import Transport
 from leasehold.client.models import (
     Counts,
     Event,
@@ -37,6 +36,9 @@ from leasehold.wire.admin import (
 )
 from leasehold.wire.parts import NoRequest
 from leasehold.wire.queues import PauseRequest, QueueRequest
+
+if TYPE_CHECKING:
+    from leasehold.client._sync.transport import Transport
 
 
 class QueueAdmin:

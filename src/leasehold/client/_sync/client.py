@@ -7,9 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
-
-import httpx
+from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
@@ -22,12 +20,14 @@ from leasehold.client._connection import (
 )
 from leasehold.client._sync.account import AccountPart
 from leasehold.client._sync.queue import QueueHandle
-from leasehold.client._sync.transport import TracedTransport, Transport
 from leasehold.client.errors import InvalidConnectionString
 from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
 from leasehold.spans import is_used
 from leasehold.wire.parts import NoRequest
+
+if TYPE_CHECKING:
+    import httpx
 
 _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
@@ -91,6 +91,12 @@ class Client(AccountPart):
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
+        # Late: httpx takes as long to load as all the rest, and not all that import make a client.
+        from leasehold.client._sync.transport import (  # noqa: PLC0415
+            TracedTransport,
+            Transport,
+        )
+
         # Whether there are spans is decided here, once: without them nothing of it is called.
         kind = TracedTransport if is_used() else Transport
         super().__init__(

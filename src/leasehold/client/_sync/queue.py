@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import UNSET
 
@@ -17,7 +17,6 @@ from leasehold.client._calls import Call, Leased
 from leasehold.client._sync.account import AccountPart, Session, session_id_of
 from leasehold.client._sync.admin import QueueAdmin
 from leasehold.client._sync.stream import Stream
-from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import (
     GroupNotHeld,
     LeaseholdClientError,
@@ -46,6 +45,9 @@ from leasehold.client.models import (
 )
 from leasehold.client.retries import NO_RETRIES
 from leasehold.wire.messages import PeekRequest, ReceiveRequest
+
+if TYPE_CHECKING:
+    from leasehold.client._sync.transport import Transport
 
 T = TypeVar("T")
 R = TypeVar("R")

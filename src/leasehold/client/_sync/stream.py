@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client import _streams as transactions
-from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import (
     ClaimInfo,
@@ -26,6 +25,9 @@ from leasehold.client.models import (
     TransactionInfo,
 )
 from leasehold.wire.flows import OpenClaimRequest, SettleRequest
+
+if TYPE_CHECKING:
+    from leasehold.client._sync.transport import Transport
 
 
 class Stream:

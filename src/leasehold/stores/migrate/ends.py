@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, TypeAlias
 
 from leasehold.stores.sql.catalog import lanes_of
+from leasehold.stores.sql.texts import to_kept
 
 Row: TypeAlias = tuple[Any, ...]
 Rows: TypeAlias = list[Row]
@@ -296,15 +297,6 @@ def tables_of(account: str | None) -> tuple[Table, ...]:
 # Of each row the first seven bytes of a SHA-256 are taken as a number; the numbers are added up.
 # The row is written as its columns that are not bytes, in the form in which PostgreSQL keeps
 # texts, with a bar between them, and then those that are.
-
-
-try:
-    from leasehold.stores.sql.texts import to_kept
-except ModuleNotFoundError:  # no library for PostgreSQL, so neither end is one
-
-    def to_kept(text: str) -> str:
-        """Return a text as it is kept."""
-        return text
 
 
 Digests: TypeAlias = dict[int, tuple[int, int]]

@@ -8,11 +8,15 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
 from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumperUnknown
 
 from leasehold.domain.errors import StoreFailed
 from leasehold.stores.sql.statements import load_migrations
-from leasehold.stores.sql.texts import keep_all_texts
+from leasehold.stores.sql.texts import from_kept, to_kept
 
 DEFAULT_SCHEMA: Final = "leasehold"
 _MIGRATIONS: Final = "leasehold.stores.postgres.migrations"
@@ -96,7 +100,7 @@ def connect(address: Address) -> psycopg.Connection[tuple[Any, ...]]:
     connection.prepared_max = None
     # One type for all numbers, so that a statement is prepared once and not for each mix of sizes.
     connection.adapters.register_dumper(int, Int8Dumper)
-    keep_all_texts(connection)
+    _keep_all_texts(connection)
     try:
         pairs = {**_SETTINGS, "search_path": f'"{address.schema}"'}
         connection.execute(
@@ -108,6 +112,33 @@ def connect(address: Address) -> psycopg.Connection[tuple[Any, ...]]:
         connection.close()
         raise
     return connection
+
+
+class _Dumper(StrDumperUnknown):
+    """Writes texts, and leaves their type to the statement."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(to_kept(obj))
+
+
+class _Loader(Loader):
+    """Reads texts; they are alike in both formats of the protocol."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        return from_kept(str(data, "utf-8"))
+
+
+class _TextLoader(_Loader):
+    format = Format.TEXT
+
+
+def _keep_all_texts(connection: psycopg.Connection[Any]) -> None:
+    """Let texts go both ways in this form."""
+    connection.adapters.register_dumper(str, _Dumper)
+    for loader in (_Loader, _TextLoader):
+        connection.adapters.register_loader("text", loader)
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str) -> None:

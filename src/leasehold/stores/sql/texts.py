@@ -9,13 +9,7 @@ was. All other texts are kept as they are.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
-
-import psycopg
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
-from psycopg.pq import Format
-from psycopg.types.string import StrDumperUnknown
+from typing import Final
 
 _MARK: Final = "\uffff"
 _ODD: Final = re.compile("[\0\ud800-\udfff\uffff]")
@@ -34,30 +28,3 @@ def from_kept(text: str) -> str:
     if text.isascii() or _MARK not in text:
         return text
     return _KEPT.sub(lambda found: chr(int(found[1], 16)), text)
-
-
-class _Dumper(StrDumperUnknown):
-    """Writes texts, and leaves their type to the statement."""
-
-    def dump(self, obj: str) -> Buffer | None:
-        return super().dump(to_kept(obj))
-
-
-class _Loader(Loader):
-    """Reads texts; they are alike in both formats of the protocol."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> str:
-        return from_kept(str(data, "utf-8"))
-
-
-class _TextLoader(_Loader):
-    format = Format.TEXT
-
-
-def keep_all_texts(connection: psycopg.Connection[Any]) -> None:
-    """Let texts go both ways in this form."""
-    connection.adapters.register_dumper(str, _Dumper)
-    for loader in (_Loader, _TextLoader):
-        connection.adapters.register_loader("text", loader)
