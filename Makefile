@@ -18,8 +18,9 @@ help: ## Print this list
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib || true # pip would, on one core
+	@# Older ones take 15 s longer to choose among the versions that there are.
+	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=23.3'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 setup: $(READY) ## Build .venv with the `leasehold` command and all tools, and install the git hooks

@@ -9,7 +9,16 @@ import pytest
 
 from leasehold.domain.model import RECEIPT_CHARS
 from leasehold.http.mns.messages import make_handle
-from leasehold.testing.certify.proxy import MNS, Exchange, Kind, Whole, read_whole
+from leasehold.testing import ManualClock
+from leasehold.testing.certify.proxy import (
+    AZURE_AND_NATIVE,
+    MNS,
+    Exchange,
+    Kind,
+    Proxy,
+    Whole,
+    read_whole,
+)
 
 FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{digit}" for digit in "1f")
 HANDLES = [make_handle(each, "r" * RECEIPT_CHARS) for each in (FIRST, SECOND)]
@@ -90,3 +99,45 @@ def test_answer_of_mns_names_messages_in_its_form() -> None:
     found.answer = f"<MessageId>{SECOND.replace('-', '').upper()}</MessageId>".encode()
     assert found.returned(SECOND)
     assert not found.returned(FIRST)
+
+
+async def until_asked(proxy: Proxy, *, wanted: bool) -> None:
+    """Let others go on until the proxy says whether it was asked."""
+    while proxy.was_asked() is not wanted:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+
+
+def test_proxy_knows_whether_a_client_waits() -> None:
+    """From the connection to the answer, and from each further request to its answer."""
+
+    async def talk() -> None:
+        held = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while b"/held" not in await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            await held.wait()
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        proxy = Proxy(f"http://127.0.0.1:{port}", AZURE_AND_NATIVE, ManualClock())
+        reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
+        await until_asked(proxy, wanted=True)
+        assert proxy.was_asked()  # a connection that has asked for nothing yet is about to
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        await until_asked(proxy, wanted=False)
+        assert not proxy.was_asked()
+        writer.write(b"GET /held HTTP/1.1\r\nhost: a\r\n\r\n")
+        await until_asked(proxy, wanted=True)
+        assert proxy.was_asked()
+        held.set()
+        await until_asked(proxy, wanted=False)
+        writer.close()
+        await writer.wait_closed()
+        await proxy.stop()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(talk(), 30))

@@ -141,6 +141,8 @@ class Proxy:
         """Asked for each request; None lets all pass."""
         self.is_down = False
         """Whether connections are refused, as by a server that is away."""
+        self._asking: set[asyncio.Task[None]] = set()
+        self._was_asked = False
         self._server: asyncio.Server
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -157,6 +159,11 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def was_asked(self) -> bool:
+        """Tell whether a client waits for an answer, or has since the last call."""
+        was_asked, self._was_asked = self._was_asked or bool(self._asking), False
+        return was_asked
+
     def go_down(self) -> None:
         """Close all connections, and refuse new ones until :attr:`is_down` is false again."""
         self.is_down = True
@@ -167,24 +174,37 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._begin_asking(task)
         try:
             if not self.is_down:
-                await self._serve(reader, writer)
+                await self._serve(task, reader, writer)
         except (OSError, asyncio.IncompleteReadError, httptools.HttpParserError):
             pass  # One of the two ends has gone.
         except asyncio.CancelledError:
             pass  # As the proxy wants.
         finally:
             self._tasks.discard(task)
+            self._asking.discard(task)
             with suppress(OSError):
                 writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _begin_asking(self, task: asyncio.Task[None]) -> None:
+        self._asking.add(task)
+        self._was_asked = True
+
+    async def _serve(
+        self,
+        task: asyncio.Task[None],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)
         try:
             while request := await read_whole(reader, httptools.HttpRequestParser):
+                self._begin_asking(task)
                 if not await self._exchange(request, writer, up_reader, up_writer):
                     return
+                self._asking.discard(task)
         finally:
             up_writer.close()
 

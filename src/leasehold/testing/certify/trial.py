@@ -45,6 +45,7 @@ MAX_ATTEMPTS: Final = 5
 """Failures after which a worker is told to stop trying a message."""
 _TICK_S: Final = 0.05
 _LONGEST_TICK_S: Final = 0.1
+_TURNS: Final = 3
 _LOOK_S: Final = 0.03
 _KILL_WAIT_S: Final = 10.0
 _MOST_STARVED: Final = 0.25
@@ -488,23 +489,31 @@ class Trial:
 
     async def _tick(self) -> None:
         before_s = self.clock.monotonic_s()
-        starvation = Starvation()
+        ours, its = Starvation(), Starvation()
         # The proxy and the web service are in this thread, the server is in one of its own.
         own = (threading.get_native_id(), self._server.thread_id)
-        starvation.since_s(None, own)  # what was before does not count
+        ours.since_s(None, own)  # what was before does not count
         lost: deque[tuple[float, float]] = deque()
+        works = 0
         while True:
             await asyncio.sleep(_TICK_S)
+            for _ in range(_TURNS):  # so that what has arrived is seen
+                await asyncio.sleep(0)
             now_s = self.clock.monotonic_s()
             real_s = now_s - before_s
-            step_s = min(real_s, _LONGEST_TICK_S)
             before_s = now_s
             worker = self.worker
             pid = None if worker is None or worker.code is not None else worker.pid
-            step_s = max(0.0, step_s - starvation.since_s(pid, own))
+            own_s, its_s = ours.since_s(None, own), its.since_s(pid, ())
+            least_s = max(0.0, min(real_s, _LONGEST_TICK_S) - max(own_s, its_s))
+            # A worker that has asked for nothing has not waited for us, however late we are.
+            was_asked = self.proxy.was_asked() or len(self.works) > works
+            works = len(self.works)
+            most_s = min(real_s, _LONGEST_TICK_S + own_s) - its_s
+            step_s = least_s if was_asked else max(least_s, most_s)
             await asyncio.to_thread(self._server.advance, step_s)
             self.passed_s += step_s
-            lost.append((now_s, real_s - step_s))
+            lost.append((now_s, real_s - least_s))
             while lost[0][0] < now_s - self.options.lease_s:
                 lost.popleft()
             if sum(each for _, each in lost) > _MOST_STARVED * self.options.lease_s:
