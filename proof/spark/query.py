@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from examples.delta_table.__main__ import once_into
 from examples.stateful import __main__ as stateful
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in Spark
@@ -101,6 +102,12 @@ def _table(spark: SparkSession, given: Settings) -> StreamingQuery:
     rows = _read(spark, given).select(F.col("body").cast("string").alias("told"))
     writing = rows.writeStream.format("parquet")
     return writing.option("checkpointLocation", given.checkpoint).start(given.table)
+
+
+def _delta(spark: SparkSession, given: Settings) -> StreamingQuery:
+    rows = _read(spark, given).select(F.col("body").cast("string").alias("told"))
+    writing = rows.writeStream.foreachBatch(once_into(given.table, given.queue))
+    return writing.option("checkpointLocation", given.checkpoint).start()
 
 
 def _sent_on(bodies: DataFrame, given: Settings, queue: str) -> StreamingQuery:
@@ -227,6 +234,7 @@ def _for_each_batch(
 
 QUERIES: Final[dict[str, Callable[[SparkSession, Settings], StreamingQuery]]] = {
     "queue to Parquet": _table,
+    "queue to Delta": _delta,
     "queue to queue": _queue,
     "results stream": _results,
     "feedback": _feedback,

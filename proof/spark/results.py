@@ -10,6 +10,7 @@ from typing import Any, Final
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results/spark_kills.json"
 ROWS: Final = (
     "queue to Parquet",
+    "queue to Delta",
     "queue to queue",
     "results stream",
     "feedback",

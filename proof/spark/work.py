@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 from tests.reliability.spark_query import is_bad
 
 from leasehold.client import Client, QueueHandle
@@ -114,6 +116,21 @@ class IntoTable(Work):
         """Return the rows of the files that belong to the table, as the sink's log says."""
         del client
         return Counter(rows_of(self._root / "table"))
+
+
+class IntoDelta(IntoTable):
+    """As before; the table's own log says what belongs to it."""
+
+    def prepare(self, client: Client) -> None:
+        """Create the table, too."""
+        super().prepare(client)
+        write_deltalake(self._root / "table", pa.table({"told": pa.array([], pa.string())}))
+
+    def found(self, client: Client) -> Counter[str]:
+        """Return the rows of the table."""
+        del client
+        rows = DeltaTable(self._root / "table").to_pyarrow_table(columns=["told"])
+        return Counter(rows["told"].to_pylist())
 
 
 class IntoPlainTable(IntoTable):
@@ -387,6 +404,7 @@ def _told(path: Path) -> list[str]:
 
 WORK: Final[dict[str, Callable[[Path], Work]]] = {
     "queue to Parquet": IntoTable,
+    "queue to Delta": IntoDelta,
     "queue to queue": IntoQueue,
     "results stream": Results,
     "feedback": LateWork,

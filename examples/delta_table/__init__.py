@@ -1,0 +1,1 @@
+"""The results of a queue in a Delta table."""
