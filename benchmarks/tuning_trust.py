@@ -8,9 +8,11 @@ seen so far, each time after a fifth of the attempts, of each type by itself. It
 end, which are the same at each delivery, are priced on the true distribution of what comes next,
 beside the least price of any: that is its regret. Prices are those of ``tuning_regret``.
 
-What advice says its timeouts cost is compared with what they truly do: ``predicted`` over all types
-of a case, and how many of the runs are within a tenth. The simulator plays such costs as the server
-does, see ``simulator_replay``.
+What advice says its timeouts cost is compared with what they truly do, which is what an endless
+replay would come to: ``predicted`` over all types of a case, and how many of the runs are within a
+tenth. Each prediction has an error bar of 90 %: ``covered`` counts the runs whose true cost is in
+it, ``sure`` those whose bar is at most a tenth to either side, and ``sure_within_a_tenth`` those of
+them that are. ``tuning_replay`` plays the same on the server.
 
 Beside it stands *who sees all*: the least price on as many lengths of work, none of them cut short,
 with the true rate of deaths. What that loses no one can gain from so few data without knowing more
@@ -39,10 +41,11 @@ from benchmarks.tuning_regret import (
     share_of_completed,
 )
 from benchmarks.tuning_worlds import WORLDS, Handling, Kind, Sight, World, leases
-from leasehold.advisor.advice import Question, advise, price
+from leasehold.advisor import statistics
+from leasehold.advisor.advice import Question, advise, price, price_of_worlds
 from leasehold.advisor.attempts import Floats, Lease, observe
 from leasehold.advisor.costs import FIXED
-from leasehold.advisor.statistics import DurationModel, from_chances
+from leasehold.advisor.statistics import BAR, DurationModel, from_chances
 
 ROUNDS: Final = 5
 ATTEMPTS: Final = (200, 1_000, 5_000)
@@ -53,6 +56,8 @@ BARS: Final = {
     "advice_1000_worst": ("<=", 1.10),
     "advice_5000_geometric_mean": ("<=", 1.05),
     "advice_5000_worst": ("<=", 1.10),
+    "advice_covered": (">=", 0.85),
+    "advice_sure_within_a_tenth": (">=", 0.90),
 }
 _TENTH: Final = 0.1
 QUESTION: Final = Question(prices=PRICES, growth=FIXED)
@@ -89,6 +94,8 @@ class Told(NamedTuple):
     timeout_s: float
     cost: float = math.nan
     """Of it, as predicted; not a number if it says nothing of that."""
+    worlds: Floats | None = None
+    """The same in each world that the data may have come from; None without an error bar."""
 
 
 Policy = Callable[[Case, Kind, int, np.random.Generator], Told]
@@ -113,10 +120,11 @@ def advised(sight: Sight) -> Callable[[Sequence[Lease], float], Told]:
             question=QUESTION,
         )
         at = np.array([float(found.timeout_s)])
-        cost = math.nan
-        if found.model is not None:
-            cost = float(price(found.model, at, found.crash_rate, QUESTION)[0])
-        return Told(found.timeout_s, cost)
+        if found.model is None or found.evidence is None:
+            return Told(found.timeout_s)
+        cost = float(price(found.model, at, found.crash_rate, QUESTION)[0])
+        worlds = price_of_worlds(found.model, at, found.evidence, QUESTION)[:, 0]
+        return Told(found.timeout_s, cost, worlds)
 
     return ask
 
@@ -165,12 +173,48 @@ def policies() -> dict[str, Policy]:
     }
 
 
+class Said(NamedTuple):
+    """What was said of a case, beside the truth. Shares of the true cost."""
+
+    cost: float
+    low: float
+    high: float
+
+    @property
+    def within(self) -> bool:
+        """Whether it is within a tenth of the truth."""
+        return abs(self.cost - 1) <= _TENTH
+
+    @property
+    def covered(self) -> bool:
+        """Whether the truth is within its error bar."""
+        return self.low <= 1 <= self.high
+
+    @property
+    def sure(self) -> bool:
+        """Whether the bar reaches to a tenth of what is said at most, to either side."""
+        return self.high - self.low <= 2 * _TENTH * self.cost
+
+
+def said_of(kinds: Sequence[Kind], told: Sequence[Told], truth: float) -> Said:
+    """Return what was said of all types of a case together."""
+    cost = sum(kind.share * each.cost for kind, each in zip(kinds, told, strict=True))
+    worlds = np.zeros(statistics.WORLDS)
+    for at, (kind, each) in enumerate(zip(kinds, told, strict=True)):
+        if each.worlds is None:
+            return Said(cost / truth, math.nan, math.nan)
+        # One type has nothing to do with another one.
+        worlds += kind.share * np.random.default_rng(at).permutation(each.worlds)
+    low, high = np.quantile(worlds, BAR)
+    return Said(cost / truth, float(low) / truth, float(high) / truth)
+
+
 def row(
     name: str, policy: Policy, every: Sequence[Case], attempts: int, seeds: int
 ) -> dict[str, Any]:
     """Return the figures of one policy with so many attempts."""
     found: list[list[float]] = []
-    predicted: list[list[float]] = []
+    predicted: list[list[Said]] = []
     for place, case in enumerate(every):
         regrets, ratios = [], []
         for seed in range(seeds):
@@ -179,14 +223,12 @@ def row(
                 for at, kind in enumerate(case.world.kinds)
             ]
             cost, least = case.costs([each.timeout_s for each in told])
-            said = sum(
-                kind.share * each.cost for kind, each in zip(case.world.kinds, told, strict=True)
-            )
             regrets.append(cost / least)
-            ratios.append(said / cost)
+            ratios.append(said_of(case.world.kinds, told, cost))
         found.append(regrets)
         predicted.append(ratios)
     means = [geometric(regrets) for regrets in found]
+    every_said = [each for ratios in predicted for each in ratios]
     return {
         "policy": name,
         "attempts": attempts,
@@ -195,9 +237,11 @@ def row(
         "worst_run": max(max(regrets) for regrets in found),
         "runs_above_1.10": sum(each > 1.10 for regrets in found for each in regrets),
         "runs": len(every) * seeds,
-        "predicted_within_a_tenth": sum(
-            abs(each - 1) <= _TENTH for ratios in predicted for each in ratios
-        ),
+        "predicted_within_a_tenth": sum(each.within for each in every_said),
+        "with_error_bar": sum(not math.isnan(each.low) for each in every_said),
+        "covered": sum(each.covered for each in every_said),
+        "sure": sum(each.sure for each in every_said),
+        "sure_within_a_tenth": sum(each.sure and each.within for each in every_said),
         "cases": [
             {
                 "world": case.world.name,
@@ -205,7 +249,10 @@ def row(
                 "regret": mean,
                 "median": median(regrets),
                 "worst_run": max(regrets),
-                "predicted": median(ratios),
+                "predicted": median(each.cost for each in ratios),
+                "error_bar": [median(each.low for each in ratios), median(e.high for e in ratios)],
+                "covered": sum(each.covered for each in ratios),
+                "sure": sum(each.sure for each in ratios),
             }
             for case, mean, regrets, ratios in zip(every, means, found, predicted, strict=True)
         ],
@@ -231,7 +278,9 @@ def main() -> None:
                 f"{attempts:6} {name:46} mean {each['geometric_mean']:.3f}  worst "
                 f"{each['worst']:.3f} (run {each['worst_run']:.2f})  above 1.10: "
                 f"{each['runs_above_1.10']} of {each['runs']}, predicted within a tenth: "
-                f"{each['predicted_within_a_tenth']}",
+                f"{each['predicted_within_a_tenth']}, in the error bar: {each['covered']} of "
+                f"{each['with_error_bar']}, sure: {each['sure']}, of these within a tenth: "
+                f"{each['sure_within_a_tenth']}",
                 flush=True,
             )
             for case in sorted(each["cases"], key=lambda case: -case["regret"])[:6]:
@@ -245,6 +294,14 @@ def main() -> None:
         for each in rows
         for figure in ("geometric_mean", "worst", "worst_run")
     }
+    own = [each for each in rows if each["policy"] == "advice"]
+
+    def all_of(figure: str) -> int:
+        return sum(each[figure] for each in own)
+
+    summary["advice_covered"] = all_of("covered") / max(1, all_of("with_error_bar"))
+    summary["advice_sure"] = all_of("sure") / max(1, all_of("runs"))
+    summary["advice_sure_within_a_tenth"] = all_of("sure_within_a_tenth") / max(1, all_of("sure"))
     print_bars(summary, {name: bar for name, bar in BARS.items() if name in summary}, digits=3)
     if chosen.out:
         record.write(chosen.out, {"seeds": chosen.seeds, "summary": summary, "rows": rows})

@@ -24,7 +24,14 @@ from leasehold.advisor.costs import (
     plan_renewal,
 )
 from leasehold.advisor.rules import ENOUGH_FINISHED, Promise, naive_timeouts, promise, start_timeout
-from leasehold.advisor.statistics import Drift, DurationModel, find_drift, fit
+from leasehold.advisor.statistics import (
+    Drift,
+    DurationModel,
+    Evidence,
+    caught_up,
+    find_drift,
+    fit,
+)
 from leasehold.advisor.statistics import crash_rate as rate_of
 from leasehold.domain.limits import AZURE
 
@@ -233,6 +240,8 @@ class Advice:
     promise: Promise | None = None
     drift: Drift | None = None
     model: DurationModel | None = None
+    evidence: Evidence | None = None
+    """What the model rests on."""
 
 
 def advise(  # noqa: PLR0913 - keyword-only but for the attempts
@@ -269,22 +278,25 @@ def advise(  # noqa: PLR0913 - keyword-only but for the attempts
         return _start(rows, whole, rate, asked, given_up)
     half_life, drift = asked.half_life, None
     if half_life is not None:
-        drift = find_drift(
-            np.array([each.seconds for each in rows]), np.array([each.finished for each in rows])
-        )
-    if half_life is not None and drift is not None:
-        # The half-life counts attempts, and a row with a weight is several.
-        since = sum(each.weight for each in rows[-drift.attempts_ago :])
-        drift = replace(drift, attempts_ago=round(since))
-        half_life = min(half_life, drift.half_life)
+        seconds, finished, weight = (np.array(each) for each in zip(*rows, strict=True))
+        drift = find_drift(seconds, finished)
+        if drift is not None and drift.returned:
+            half_life, drift = None, None
+    if drift is not None:
+        moved = caught_up(seconds, finished, drift.attempts_ago)
+        rows = [each._replace(seconds=s) for each, s in zip(rows, moved.tolist(), strict=True)]
+        # A row with a weight is several attempts.
+        drift = replace(drift, attempts_ago=round(float(weight[-drift.attempts_ago :].sum())))
     sample = Sample.of(rows, half_life).with_silent(rate * silent / max(crashes, silent, 1.0))
-    return _from_model(rows, sample, _Deaths(crashes, rate, given_up), asked, drift)
+    count = float(sample.weight.sum() ** 2 / (sample.weight**2 / sample.count).sum())
+    evidence = Evidence(count, crashes, exposure)
+    return _from_model(rows, sample, _Deaths(evidence, rate, given_up), asked, drift)
 
 
 class _Deaths(NamedTuple):
     """Of workers."""
 
-    seen: float
+    evidence: Evidence
     rate: float
     """Per second of work."""
     given_up: float = 0.0
@@ -298,7 +310,9 @@ def _start(
     wanted = start_timeout(rows, default_s=asked.default_s, cap_s=asked.bounds.cap_s)
     kept = _not_shortened(wanted, given_up, asked)
     wanted = max(wanted, kept.timeout_s)
-    settled = settle(wanted, None, asked.bounds)
+    # So few data are no reason for a large step, not even where one may be taken.
+    today_s = None if asked.in_force_s is None else max(1, round(asked.in_force_s))
+    settled = settle(wanted, today_s, asked.bounds)
     because = start_told(finishes, whole.censored)
     if kept.because is not None:
         because = f"{because}; {kept.because}"
@@ -351,7 +365,9 @@ def _from_model(
         timeout_s=settled.timeout_s,
         wanted_s=wanted,
         basis=Basis.MODEL,
-        because="; ".join((shape_told(model, wanted, rate, deaths.seen), *notes, *settled.reasons)),
+        because="; ".join(
+            (shape_told(model, wanted, rate, deaths.evidence.crashes), *notes, *settled.reasons)
+        ),
         finished=sample.finishes,
         censored=sample.censored,
         crash_rate=rate,
@@ -371,6 +387,7 @@ def _from_model(
         promise=promise(model.curve, asked.late_share, asked.confidence),
         drift=drift,
         model=model,
+        evidence=deaths.evidence,
     )
 
 
@@ -445,6 +462,17 @@ def price(model: DurationModel, timeouts_s: Floats, rate: float, asked: Question
     if asked.lengths is Lengths.OF_ATTEMPT:
         return cost_redrawn(model, timeouts_s, rate, asked.prices)
     return cost_per_message(model, timeouts_s, rate, asked.prices, asked.growth)
+
+
+def price_of_worlds(
+    model: DurationModel, timeouts_s: Floats, evidence: Evidence, asked: Question
+) -> Floats:
+    """Return what timeouts cost in each of the worlds that the data might as well have come from.
+
+    Returns: A row for each world, a column for each timeout.
+    """
+    worlds = evidence.worlds(model)
+    return np.stack([price(each, timeouts_s, rate, asked) for each, rate in worlds])
 
 
 def _choices(

@@ -45,7 +45,7 @@ class Attempt(NamedTuple):
     - Silent: lapsed long ago, and nothing more was heard. Where late completions are seen its
       worker must have died, it is unknown when: no record, but one crash, and one that is *silent*;
       see :meth:`Sample.with_silent`. Where they are not: the timeout, not finished.
-    - Given back on purpose, buried, or at the third delivery or later of a message that was not
+    - Given back on purpose, buried, or at the sixth delivery or later of a message that was not
       done: no record, for such attempts end for reasons of their own.
     - Of a message that was given up when each of its leases had lapsed: the longest of them, not
       finished, and no crash.
@@ -179,9 +179,10 @@ def repeats_are_alike(pairs: Sequence[tuple[float, float]]) -> bool:
 # From what became of leases to what can be learned from them.
 
 
-LAST_DELIVERY: Final = 2
-"""Of messages that were not done, later ones are left out: messages that kill their workers come
-often, and say nothing of work."""
+LAST_DELIVERY: Final = 5
+"""Of messages that were not done, later ones are left out: a message that kills its workers comes
+again and again, and says little of work. As many deliveries are priced, see
+:class:`~leasehold.advisor.costs.Growth`."""
 SILENT_AFTER_TIMEOUTS: Final = 4
 SILENT_AFTER_S: Final = 3_600.0
 

@@ -110,7 +110,7 @@ def analyze(
         asked: What to weigh; None for the defaults.
         on_queue: Called with the name of each queue before it is looked at.
     """
-    wanted = asked or Asked()
+    wanted = replace(asked or Asked(), is_played=True)
     found = []
     for each in summary.queues:
         on_queue(each.queue)
@@ -201,7 +201,7 @@ def _of_timeout(whole: Recommendation) -> Iterator[Finding]:
         "timeout",
         queue,
         f"{word} the visibility timeout from {today.timeout_s:,.0f} s to {whole.timeout_s:,} s"
-        f"{step}. In the log {_seen_told(whole)}. As calculated for the same messages, it takes "
+        f"{step}. In the log {_seen_told(whole)}. As modelled for the same messages, it takes "
         f"redeliveries from {today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, work done "
         f"twice from {today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst "
         f"recovery from {today.worst_recovery_s:,.0f} s to {advice.worst_recovery_s:,.0f} s."
@@ -223,16 +223,15 @@ def _apart_told(whole: Recommendation) -> str:
     if account is None or account.because is None:
         return ""
     return (
-        f" Log and calculation are {account.apart:.0%} apart for the timeout of today: "
-        f"{account.because}."
+        f" Log and model are {account.apart:.0%} apart for the timeout of today: {account.because}."
     )
 
 
 def _of_work(whole: Recommendation, types: tuple[Recommendation, ...]) -> Iterator[Finding]:
     for each in types or (whole,):
-        if each.drift_z is not None:
-            word = "quicker" if each.drift_z > 0 else "slower"
-            sentence = f"The work of the last day was {word} than before."
+        if each.change is not None:
+            told = each.change.told()
+            sentence = f"{told[:1].upper()}{told[1:]}."
             yield _found(Weight.LOOK, "drift", each.queue, sentence, each.message_type)
     seen = whole.seen
     done = seen.completed + seen.late

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from leasehold.advisor.attempts import Floats
+from leasehold.advisor.simulate import Crew, Handling, Load, draw_from_model, simulate
+from leasehold.advisor.statistics import DurationModel, Evidence
 from leasehold.advisor.summaries import Hour, QueueSummary, count_of, together
 from leasehold.domain.wording import time_of
 
@@ -165,6 +168,15 @@ def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
             but does not wait: on average the completions of a second, times this (Little's law).
     """
     best = float(max((each.completed for each in hours), default=0))
+    return busy_hours(hours, mean_work_s)[-_DAY_H:] or [best]
+
+
+def busy_hours(hours: Sequence[Hour], mean_work_s: float) -> list[float]:
+    """Return what was completed in each hour in which there was more to do than was done.
+
+    The arguments are those of :func:`capacity_of`.
+    """
+    best = float(max((each.completed for each in hours), default=0))
     usual = sum(each.completed for each in hours) / max(1, len(hours))
     busy, waited = [], True
     for each in hours:
@@ -176,7 +188,7 @@ def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
         if waits and waited:
             busy.append(float(each.completed))
         waited = waits
-    return busy[-_DAY_H:] if busy else [best]
+    return busy
 
 
 def _drawn(hours: list[Hour], capacity: list[float]) -> tuple[Floats, Floats]:
@@ -310,3 +322,83 @@ def _because(known: Forecast, last: ForecastPoint, chance: float) -> str:
     if known.backlog and known.next_expiry_ms is not None:
         told += f"; the first expires at {time_of(known.next_expiry_ms)} unless it is done"
     return told
+
+
+# --- replay ------------------------------------------------------------------------------------
+#
+# What the messages of the last hours would have met with some timeout: they come as they came, to
+# as many workers, onto the backlog that there was.
+
+
+PLAYS: Final = 5
+MOST_PLAYED: Final = 600
+"""Messages of one play: those of the last hours, or of the last part of an hour."""
+_T_90: Final = 2.132
+"""Student's t of PLAYS - 1 degrees of freedom, for a bar of 90 %."""
+
+
+class Replay(NamedTuple):
+    """What plays of a log came to."""
+
+    workers: int
+    per_message: float
+    """Redeliveries, on average."""
+    low: float
+    """Between this and ``high`` nine of ten such stretches would come."""
+    high: float
+
+
+def workers_of(queue: QueueSummary, mean_work_s: float) -> int | None:
+    """Return how many workers a queue had, each with one message at a time; None if not known.
+
+    Those that gave a name, or as many as were at work in hours in which messages waited.
+    """
+    if not queue.workers and not busy_hours(queue.hours, mean_work_s):
+        return None
+    per_h = float(np.mean(capacity_of(queue.hours, mean_work_s)))
+    return max(1, len(queue.workers), _workers(per_h, mean_work_s))
+
+
+def replay(
+    queue: QueueSummary,
+    model: DurationModel,
+    evidence: Evidence,
+    handling: Handling,
+) -> Replay | None:
+    """Play the last messages of a log as they came; None if its workers or hours are not known.
+
+    Each play has a distribution and a rate of deaths of its own that the log may have come from,
+    so that they are apart by as much as is uncertain, and by chance as a log is.
+
+    Args:
+        queue: With its hours and workers.
+        model: How long the work takes.
+        evidence: What it rests on.
+        handling: The timeout, and the rules for lapsed receipts and for giving messages up.
+    """
+    workers = workers_of(queue, model.mean_s)
+    hours = [each for each in queue.hours if each.put]
+    if workers is None or not hours:
+        return None
+    taken = len(queue.hours) - 1
+    while taken and sum(each.put for each in queue.hours[taken - 1 :]) <= MOST_PLAYED:
+        taken -= 1
+    stretch = queue.hours[taken:]
+    put = np.array([each.put for each in stretch])
+    before = stretch[0].backlog_end + stretch[0].completed - stretch[0].put
+    share = min(1.0, MOST_PLAYED / max(1, put.sum()))
+    lasts_s = _HOUR_S * len(stretch) * share
+    found = []
+    for seed, (drawn, rate) in enumerate(islice(evidence.worlds(model), PLAYS)):
+        random = np.random.default_rng((_SEED, seed))
+        came = [
+            random.uniform(_HOUR_S * at, _HOUR_S * (at + 1), many) for at, many in enumerate(put)
+        ]
+        at_s = np.sort(np.concatenate([np.zeros(min(max(0, before), MOST_PLAYED)), *came]))
+        at_s = at_s[at_s < lasts_s]
+        load = Load(arrivals_s=at_s, lengths_s=draw_from_model(drawn, random, len(at_s)))
+        crew = Crew(workers=workers, crash_rate=rate)
+        outcome = simulate(load, handling, crew, lasts_s=lasts_s, seed=seed)
+        found.append(outcome.redeliveries / max(1, outcome.arrived))
+    middle, bar = float(np.mean(found)), _T_90 * float(np.std(found, ddof=1))
+    return Replay(workers, middle, max(0.0, middle - bar), middle + bar)

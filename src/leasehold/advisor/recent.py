@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+import numpy as np
+
 from leasehold.advisor import Advice, Lease, Question, advise, observe
 from leasehold.advisor.advice import Basis
 from leasehold.advisor.attempts import Ending, Observed
 from leasehold.advisor.costs import FIXED
-from leasehold.advisor.recommendation import survival_of, without_renewal
+from leasehold.advisor.recommendation import redeliveries_of, survival_of, without_renewal
+from leasehold.advisor.statistics import BAR
 from leasehold.domain.events import Event, EventType
 from leasehold.domain.failures import MAX_DELIVERIES, MAX_LAPSES
 from leasehold.domain.sessions import SESSION_LOST
@@ -113,6 +116,7 @@ def advice_from(events: Iterable[Event], today_s: int, now_ms: int) -> dict[str,
         "because": advice.because,
         "promise": None if advice.promise is None else advice.promise.told(),
         "leases": len(leases),
+        "redeliveries": sum(each.delivery > 1 for each in leases),
         "messages": len(observed.attempts),
         "finished": round(advice.finished, 1),
         "censored": round(advice.censored, 1),
@@ -131,7 +135,8 @@ def advice_from(events: Iterable[Event], today_s: int, now_ms: int) -> dict[str,
 def _of_model(advice: Advice, observed: Observed, today_s: int, advised_s: int) -> dict[str, Any]:
     """Return the curves, and what each timeout would have meant for the same messages."""
     model, plan = advice.model, advice.renewal
-    if model is None:
+    evidence = advice.evidence
+    if model is None or evidence is None:
         nothing: dict[str, Any] = dict.fromkeys(("now", "then", "renewal", "mean_s", "p99_s"))
         return {**nothing, "survival": [], "cost": []}
     messages = float(len(observed.attempts))
@@ -147,9 +152,15 @@ def _of_model(advice: Advice, observed: Observed, today_s: int, advised_s: int) 
             growth=FIXED,
             cost=max(0.0, nearest.cost - model.mean_s),
         )
+        again = [
+            messages * redeliveries_of(each, float(timeout_s), rate, FIXED)
+            for each, rate in evidence.worlds(model)
+        ]
+        low, high = np.quantile(again, BAR)
         return {
             "timeout_s": timeout_s,
             "redeliveries": round(choice.redeliveries, 2),
+            "redeliveries_between": (round(float(low), 2), round(float(high), 2)),
             "wasted_work_s": round(choice.wasted_work_s, 2),
             "given_up": round(choice.given_up, 2),
             "worst_recovery_s": round(choice.worst_recovery_s, 2),

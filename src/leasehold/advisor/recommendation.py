@@ -13,10 +13,13 @@ from leasehold.advisor import Advice, Basis, Bounds, Growth, Lengths, Prices, Qu
 from leasehold.advisor.advice import DEFAULT_TIMEOUT_S, price
 from leasehold.advisor.attempts import Floats, repeats_are_alike
 from leasehold.advisor.costs import FIXED, RenewalPlan
-from leasehold.advisor.statistics import DurationModel, fit
+from leasehold.advisor.forecast import replay
+from leasehold.advisor.simulate import Handling
+from leasehold.advisor.statistics import BAR, DurationModel, Evidence, fit
 from leasehold.advisor.summaries import (
     QueueSummary,
     Work,
+    WorkChange,
     aged,
     count_of,
     drift_of,
@@ -25,7 +28,7 @@ from leasehold.advisor.summaries import (
     together,
     unrenewed_of,
 )
-from leasehold.domain.queue_settings import QueueSettings, TimeoutSource
+from leasehold.domain.queue_settings import LapsedReceipts, QueueSettings, TimeoutSource
 
 _MOST_POINTS: Final = 240
 _LEAST_SHARE: Final = 1e-5
@@ -33,6 +36,10 @@ _RENEWING: Final = 0.5
 """If more than this of the attempts that outlasted their lease were renewed, the workers renew."""
 MOST_APART: Final = 0.1
 """If log and model are further apart, the model has to say which of its assumptions differs."""
+_PLAYED: Final = frozenset({"advice", "today"})
+SURE: Final = 0.1
+"""Where the error bar of a cost, the work included, reaches further to either side, as a share of
+it, the data are called thin."""
 _LEAST_OUTLASTED: Final = 5
 """With fewer of them nothing can be said."""
 
@@ -70,14 +77,7 @@ class Plan:
     @classmethod
     def of(cls, plan: RenewalPlan) -> Plan:
         """Return the same as plain data."""
-        return cls(
-            first_s=plan.first_s,
-            every_s=plan.every_s,
-            lease_s=plan.lease_s,
-            guard_s=plan.guard_s,
-            cost=plan.cost,
-            renewals_per_attempt=plan.renewals_per_attempt,
-        )
+        return cls(**{name: getattr(plan, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +118,11 @@ class Account:
     """Messages that the calculation never gets done: their work is longer than the timeout."""
     apart: float
     """How far the two are apart, as a share of the larger one, 0 to 1."""
+    between: tuple[float, float]
+    """Error bar of the model: nine of ten such logs have so many redeliveries."""
+    workers: int | None
+    """With so many the log was played; None: it was calculated, with workers who are always free.
+    """
     because: str | None
     """Which assumption differs, as a sentence; None if they are as good as alike."""
 
@@ -147,8 +152,8 @@ class Recommendation:
     """Seconds of work between two deaths of a worker."""
     promise: str
     """What can be promised, as a sentence."""
-    drift_z: float | None
-    """Set if the work of the last day differs from before: above 0 if it is quicker."""
+    change: WorkChange | None
+    """Since when the work differs from before; None if it does not."""
     renews: bool
     """Whether the workers renew already."""
     seen: Seen
@@ -196,20 +201,28 @@ def account_of(seen: Seen, today: WhatIf) -> Account:
     modelled = today.redeliveries
     larger = max(float(seen.redeliveries), modelled)
     apart = abs(modelled - seen.redeliveries) / larger if larger else 0.0
-    told = None
-    if apart > MOST_APART and abs(modelled - seen.redeliveries) >= 1:
-        told = _why_apart(seen, modelled)
+    low, high = today.redeliveries_between
+    inside = low - 1 < seen.redeliveries < high + 1
+    told = None if inside or apart <= MOST_APART else _why_apart(seen, modelled, today.workers)
     return Account(
         redeliveries=seen.redeliveries,
         modelled=modelled,
         never_done=today.given_up,
         apart=apart,
+        between=(low, high),
+        workers=today.workers,
         because=told,
     )
 
 
-def _why_apart(seen: Seen, modelled: float) -> str:
+def _why_apart(seen: Seen, modelled: float, workers: int | None) -> str:
     """Return which assumption of the model the log does not bear out."""
+    if modelled > seen.redeliveries and workers is not None:
+        return (
+            f"the model has {workers:,} workers, all leases of this timeout, and a lapsed one "
+            "retaken as soon as a worker is free; in the log leases had other lengths or were "
+            "renewed, or fewer workers were there"
+        )
     if modelled > seen.redeliveries and seen.late_accepted:
         return (
             "the model takes it that a lapsed lease is retaken at once, but that takes a worker "
@@ -239,23 +252,13 @@ def seen_of(works: Sequence[Work]) -> Seen:
     """Add up what the log shows of some kinds of work."""
     done = [each.done for each in works]
     return Seen(
-        messages=sum(each.messages for each in works),
-        deliveries=sum(each.deliveries for each in works),
-        redeliveries=sum(each.redeliveries for each in works),
-        completed=sum(each.completed for each in works),
-        late=sum(each.late for each in works),
-        lapsed=sum(each.lapsed for each in works),
-        session_lost=sum(each.session_lost for each in works),
-        failed=sum(each.failed for each in works),
-        buried=sum(each.buried for each in works),
-        renewed=sum(each.renewed for each in works),
-        crashes=sum(each.crashes for each in works),
-        work_s=sum(each.work_s for each in works),
-        wasted_work_s=sum(each.wasted_work_s for each in works),
         worst_hidden_s=max((each.worst_hidden_s for each in works), default=0.0),
-        late_accepted=sum(each.late_accepted for each in works),
         done=None if None in done else sum(filter(None, done)),
-        set_aside=sum(each.set_aside for each in works),
+        **{
+            name: sum(getattr(each, name) for each in works)
+            for name in Seen.__dataclass_fields__
+            if name not in {"worst_hidden_s", "done"}
+        },
     )
 
 
@@ -341,9 +344,9 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     seen = seen_of(queue.works if only is None else works)
     renews = renews_of(queue, asked, works)
     question = asked.question(None if renews else today_s, lengths)
-    drift_z = drift_of(part.bins)
+    change = drift_of(part.bins)
     advice = advise(
-        aged(part.bins, changed=drift_z is not None),
+        aged(part.bins, changed=change),
         crashes=whole.crashes,
         silent=whole.silent,
         work_s=whole.work_s,
@@ -356,7 +359,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         message_type=kind,
         of_queue=only is None,
         basis=advice.basis,
-        because=_because(advice, drift_z),
+        because=advice.because if change is None else f"{advice.because}; {change.told()}",
         today_s=today_s,
         # A timeout without renewal is many times the first lease of workers that do renew, and
         # would hide the messages of those that die for as long.
@@ -366,14 +369,39 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         finished=advice.finished,
         censored=advice.censored,
         crash_every_s=1 / advice.crash_rate,
-        promise=_not_yet(advice) if advice.promise is None else advice.promise.told(),
-        drift_z=drift_z,
+        promise=f"not enough data yet: {advice.finished:,.0f} attempts were finished"
+        if advice.promise is None
+        else advice.promise.told(),
+        change=change,
         renews=renews,
         seen=seen,
     )
     if advice.model is None:
         return known
-    return _with_model(known, advice, advice.model, question, works)
+    played = queue if asked.is_played and only is None and works is queue.works else None
+    log = _Log(works, question, played, asked.today.get(queue.queue))
+    return _with_model(known, advice, advice.model, log)
+
+
+class _Log(NamedTuple):
+    """What choices are weighed for."""
+
+    works: Sequence[Work]
+    question: Question
+    played: QueueSummary | None
+    """The queue that is played; None: what its messages would have met is calculated."""
+    today: Today | None
+
+    def handling(self, timeout_s: float) -> Handling:
+        """Return how messages are leased with a timeout, all else as it is."""
+        growth, known = self.question.growth, self.today or Today(visibility_timeout_s=0, lease_s=0)
+        return Handling(
+            timeout_s=timeout_s,
+            growth=growth.factor,
+            timeout_cap_s=growth.cap_s,
+            lapsed_receipts=known.lapsed,
+            max_deliveries=known.max_deliveries,
+        )
 
 
 def _sharing(queue: QueueSummary, asked: Asked) -> tuple[Work, ...]:
@@ -385,27 +413,14 @@ def _sharing(queue: QueueSummary, asked: Asked) -> tuple[Work, ...]:
     return tuple(shared) or queue.works
 
 
-def _because(advice: Advice, drift_z: float | None) -> str:
-    if drift_z is None:
-        return advice.because
-    word = "quicker" if drift_z > 0 else "slower"
-    return f"{advice.because}; the work of the last day was {word} than before"
-
-
-def _not_yet(advice: Advice) -> str:
-    return f"not enough data yet: {advice.finished:,.0f} attempts were finished"
-
-
 def _with_model(
-    known: Recommendation,
-    advice: Advice,
-    model: DurationModel,
-    question: Question,
-    works: Sequence[Work],
+    known: Recommendation, advice: Advice, model: DurationModel, log: _Log
 ) -> Recommendation:
     plan = advice.renewal
+    choices = _choices(known, advice, model, log)
     return replace(
         known,
+        because=_with_uncertainty(known.because, choices, model.mean_s),
         mean_s=model.mean_s,
         median_s=model.quantile(0.5),
         p99_s=model.quantile(0.99),
@@ -421,8 +436,20 @@ def _with_model(
             if math.isfinite(each.cost)
         ),
         survival=survival_of(model),
-        choices=_choices(known, advice, model, question, works),
+        choices=choices,
     )
+
+
+def _with_uncertainty(because: str, choices: Iterable[WhatIf], mean_s: float) -> str:
+    """Return the reasons, and how uncertain the cost is if the data are thin for it."""
+    for each in choices:
+        if each.name == "advice" and each.cost_between is not None:
+            low, high = each.cost_between
+            if high - low > 2 * SURE * (each.cost + mean_s):
+                return (
+                    f"{because}; the data are thin for what it costs: {low:,.3g} s to {high:,.3g} s"
+                )
+    return because
 
 
 def survival_of(model: DurationModel) -> tuple[SurvivalPoint, ...]:
@@ -455,13 +482,10 @@ def survival_of(model: DurationModel) -> tuple[SurvivalPoint, ...]:
 
 
 def _choices(
-    known: Recommendation,
-    advice: Advice,
-    model: DurationModel,
-    question: Question,
-    works: Sequence[Work],
+    known: Recommendation, advice: Advice, model: DurationModel, log: _Log
 ) -> tuple[WhatIf, ...]:
-    bins = together(works).bins
+    question = log.question
+    bins = together(log.works).bins
     if known.renews:
         # What the log shows was not done with such timeouts, so nothing here is called today's.
         named = {"best without renewal": advice.wanted_s}
@@ -473,7 +497,8 @@ def _choices(
             named["best, if set at once"] = advice.wanted_s
         if known.today_s is not None:
             named["today"] = known.today_s
-    named |= naive_choices(bins, DEFAULT_TIMEOUT_S)
+    naive = naive_choices(bins, DEFAULT_TIMEOUT_S)
+    named |= naive
     # The week as it was, old days counted in full; what is weighed is the work as it is now.
     week = fit(sample_of(bins))
     messages, rate = count_of(bins), advice.crash_rate
@@ -492,6 +517,14 @@ def _choices(
         )
         for name, timeout, cost in zip(named, timeouts, costs, strict=True)
     ]
+    assert advice.evidence is not None
+    of_week = advice.evidence._replace(attempts=messages)
+    worlds = list(advice.evidence.worlds(model))
+    for place, each in enumerate(found[: len(found) - len(naive)]):
+        at = np.array([each.timeout_s])
+        beyond = [price(one, at, of, question)[0] - one.mean_s for one, of in worlds]
+        barred = replace(each, cost_between=_bar(np.maximum(0.0, beyond)))
+        found[place] = _with_redeliveries(barred, week, of_week, log)
     if advice.renewal is not None:
         renewed = with_renewal(
             week,
@@ -503,6 +536,34 @@ def _choices(
         )
         found.insert(0 if known.renews else 1, renewed)
     return tuple(found)
+
+
+def _bar(values: Floats) -> tuple[float, float]:
+    low, high = np.quantile(values, BAR)
+    return float(low), float(high)
+
+
+def _with_redeliveries(known: WhatIf, week: DurationModel, of_week: Evidence, log: _Log) -> WhatIf:
+    """Return a choice with the error bar of its redeliveries.
+
+    They are played with the workers, the backlog and the rule for lapsed receipts, if those are
+    known.
+    """
+    messages, played = of_week.attempts, None
+    if log.played is not None and known.name in _PLAYED:
+        played = replay(log.played, week, of_week, log.handling(known.timeout_s))
+    if played is None:
+        again = [
+            messages * redeliveries_of(each, known.timeout_s, rate, log.question.growth)
+            for each, rate in of_week.worlds(week)
+        ]
+        return replace(known, redeliveries_between=_bar(np.array(again)))
+    return replace(
+        known,
+        redeliveries=messages * played.per_message,
+        redeliveries_between=(messages * played.low, messages * played.high),
+        workers=played.workers,
+    )
 
 
 # --- whatif ------------------------------------------------------------------------------------
@@ -532,6 +593,11 @@ class WhatIf:
     """How long a message stays hidden at most after its worker died at its first delivery."""
     mean_recovery_s: float
     renewals: float = 0.0
+    cost_between: tuple[float, float] | None = None
+    """Error bar of 90 %; None for what is not advised and not in force."""
+    redeliveries_between: tuple[float, float] = (0.0, 0.0)
+    workers: int | None = None
+    """With so many the log was played; None: calculated, with workers who are always free."""
 
 
 def deliveries_needed(lengths_s: Floats, timeout_s: float, growth: Growth) -> Floats:
@@ -541,6 +607,15 @@ def deliveries_needed(lengths_s: Floats, timeout_s: float, growth: Growth) -> Fl
         lease_s = min(growth.cap_s, timeout_s * growth.factor ** (delivery - 1))
         needed[lengths_s <= lease_s] = delivery
     return needed
+
+
+def redeliveries_of(
+    model: DurationModel, timeout_s: float, crash_rate: float, growth: Growth
+) -> float:
+    """Return how often a message is delivered again on average, workers being free at any time."""
+    needed = np.minimum(deliveries_needed(model.seconds, timeout_s, growth), growth.tries)
+    died = -np.expm1(-crash_rate * model.seconds)
+    return float((needed - 1 + died) @ model.chance)
 
 
 def without_renewal(  # noqa: PLR0913 - keyword-only, and each says something else
@@ -571,15 +646,13 @@ def without_renewal(  # noqa: PLR0913 - keyword-only, and each says something el
     needed = deliveries_needed(x, timeout_s, growth)
     never = np.isinf(needed)
     tries = np.where(never, growth.tries, needed)
-    slow = float(((tries - 1) * p).sum())
     wasted = float((np.where(never, tries, tries - 1) * x * p).sum())
     seen = np.minimum(x, timeout_s)
-    died = float((-np.expm1(-crash_rate * x) * p).sum())
     return WhatIf(
         name=name,
         timeout_s=timeout_s,
         cost=cost,
-        redeliveries=messages * (slow + died),
+        redeliveries=messages * redeliveries_of(model, timeout_s, crash_rate, growth),
         wasted_work_s=messages * wasted,
         given_up=messages * float(p[never].sum()),
         worst_recovery_s=timeout_s,
@@ -650,19 +723,25 @@ class Today:
     """Floor and cap of the adaptive mode, seconds; None if it is off."""
     first_lease_s: int | None = None
     """The first lease that workers were advised to take; None without such advice."""
+    lapsed: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN
+    """What a receipt is worth when its lease is over."""
+    max_deliveries: int | None = None
+    """After which a message is given up; None for never."""
     by_type: Mapping[str, int] = field(default_factory=dict)
     """Leases in force, in seconds, of those message types that have a timeout of their own."""
 
 
 def today_in(settings: QueueSettings, kinds: Iterable[str | None]) -> Today:
     """Return how a queue is set, and the types among *kinds* that have timeouts of their own."""
-    adaptive, advised = settings.adaptive, settings.advised
+    adaptive, advised, policy = settings.adaptive, settings.advised, settings.failure_policy
     in_force = {kind: settings.timeout_of(kind, None) for kind in kinds if kind is not None}
     return Today(
         visibility_timeout_s=settings.visibility_timeout_s,
         lease_s=settings.lease_s(),
         adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
         first_lease_s=None if advised is None else advised.first_lease_s,
+        lapsed=settings.lapsed_receipts,
+        max_deliveries=None if policy is None else policy.max_deliveries,
         by_type={
             kind: each.visibility_timeout_s
             for kind, each in in_force.items()
@@ -686,6 +765,9 @@ class Asked:
     confidence: float = 0.95
     today: Mapping[str, Today] = field(default_factory=dict)
     """By queue; one that is missing is taken to have the lease that is usual in the log."""
+    is_played: bool = False
+    """Whether redeliveries are played with the workers and the backlog of the log, where it tells
+    them; a second for each queue."""
     at_once: bool = False
     """Whether to go to the best timeout at once, and not by half or twice at most."""
 

@@ -82,6 +82,7 @@ def _environment() -> Environment:
     filters: dict[str, Any] = {
         "seconds": seconds,
         "count": count,
+        "bar": bar,
         "moment": time_of,
         "share": _share,
         "percent": _percent,
@@ -120,6 +121,12 @@ def count(value: float | None) -> str:
     return f"{value:.2g}"
 
 
+def bar(between: tuple[float, float]) -> str:
+    """Return an error bar for people, to be put behind a figure."""
+    low, high = map(count, between)
+    return f" ({low} to {high})"
+
+
 def _share(value: float) -> str:
     return f"{value:.1%}" if value else ""
 
@@ -129,8 +136,8 @@ def _percent(value: float) -> str:
 
 
 def _called(choice: WhatIf) -> str:
-    """Return the name of a choice; what could be taken for seen is called calculated."""
-    return "today's timeout, as calculated" if choice.name == "today" else choice.name
+    """Return the name of a choice; what could be taken for seen is called modelled."""
+    return "today's timeout, as modelled" if choice.name == "today" else choice.name
 
 
 def _sentence(text: str) -> str:

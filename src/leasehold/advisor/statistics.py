@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -440,13 +440,13 @@ def fit_pareto(sample: Sample) -> float | None:
 # How often workers die at work.
 
 
-PRIOR_CRASHES: Final = 0.5
-PRIOR_WORK_S: Final = 5_000.0
-"""What is assumed before anything is known: half a crash in so many seconds of work."""
+PRIOR_CRASHES: Final = 0.2
+PRIOR_WORK_S: Final = 2_000.0
+"""What is assumed before anything is known: a fifth of a crash in so many seconds of work."""
 
 
 def crash_rate(crashes: float, work_s: float) -> float:
-    """Return the crashes per second of work: ``(crashes + 1/2)/(work + 5000 s)``.
+    """Return the crashes per second of work: ``(crashes + 1/5)/(work + 2000 s)``.
 
     Args:
         crashes: Attempts that ended because their worker died, 0 or more.
@@ -456,11 +456,48 @@ def crash_rate(crashes: float, work_s: float) -> float:
         ValueError: One of them is negative.
 
     Source: the mean of the posterior with a Gamma prior (A. Gelman et al., "Bayesian Data
-    Analysis", 2.6); half an event is Jeffreys' prior of a Poisson rate.
+    Analysis", 2.6). The prior is weak, for messages are given up by the fifth power of the rate.
     """
     if crashes < 0 or work_s < 0:
         raise ValueError("crashes and seconds of work are 0 or more")
     return (crashes + PRIOR_CRASHES) / (work_s + PRIOR_WORK_S)
+
+
+# --- evidence ----------------------------------------------------------------------------------
+#
+# How far off a model may be: what else the truth could be, given that these data came of it.
+
+
+WORLDS: Final = 60
+"""Truths that are drawn for an error bar."""
+BAR: Final = (0.05, 0.95)
+"""Between these shares of them: a bar of 90 %."""
+_WORLDS_SEED: Final = 20_061
+
+
+class Evidence(NamedTuple):
+    """What a model of work and deaths rests on."""
+
+    attempts: float
+    """As many as all would be if none counted for less: ``sum(w)**2/sum(w**2)``."""
+    crashes: float
+    work_s: float
+
+    def worlds(self, model: DurationModel) -> Iterator[tuple[DurationModel, float]]:
+        """Yield distributions and rates of death that the data might as well have come from.
+
+        The same ones each time. A share of the work is known as well as the attempts are many, a
+        rate as the deaths are.
+
+        Source: B. Efron, "Bootstrap methods", Annals of Statistics 7 (1979); the posterior of
+        :func:`crash_rate`.
+        """
+        random = np.random.default_rng(_WORLDS_SEED)
+        many = max(1, round(self.attempts))
+        shape, scale = self.crashes + PRIOR_CRASHES, 1.0 / (self.work_s + PRIOR_WORK_S)
+        for _ in range(WORLDS):
+            chance = random.multinomial(many, model.chance) / many
+            yield replace(model, chance=chance), float(random.gamma(shape, scale))
 
 
 # --- drift -------------------------------------------------------------------------------------
@@ -469,11 +506,15 @@ def crash_rate(crashes: float, work_s: float) -> float:
 
 
 WINDOW: Final = 200
-"""Attempts that are compared with those before them; also the half-life after a change."""
+"""Attempts that are compared with those before them."""
 ALARM: Final = 4.0
 """|z| beyond this is a change: by chance one comparison in 16,000 gets there."""
-_MEMORY: Final = 4
-"""After a change the half-life is the attempts since then divided by this."""
+_GOES_ON: Final = 2.5
+"""Once there is a change, |z| beyond this is one that goes on."""
+ALIKE: Final = 2.0
+"""Attempts whose |z| is below this are as before the change that lies between."""
+_HORIZON: Final = 8 * HALF_LIFE_ATTEMPTS
+"""Changes are looked for among so many attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,11 +525,9 @@ class Drift:
     """Above 0: work got quicker; below 0: slower."""
     attempts_ago: int
     """About where it was, a multiple of WINDOW; rows, where rows have weights."""
-
-    @property
-    def half_life(self) -> float:
-        """Attempts after which one counts for half: short at first, then longer again."""
-        return min(max(WINDOW, self.attempts_ago / _MEMORY), HALF_LIFE_ATTEMPTS)
+    returned: bool = False
+    """Whether attempts before it were like the newest: the work comes and goes, as by day and by
+    night, and what was before may be again."""
 
 
 def log_rank(newer: tuple[Floats, Booleans], older: tuple[Floats, Booleans]) -> float:
@@ -535,18 +574,56 @@ def find_drift(seconds: Floats, finished: Booleans) -> Drift | None:
         finished: Whether each was finished.
     """
     total = len(seconds)
-    horizon = min(total, 2 * _MEMORY * HALF_LIFE_ATTEMPTS)
+    horizon = min(total, _HORIZON)
+    alarms: list[Drift] = []
     for since in range(WINDOW, horizon, WINDOW):
+        newer = seconds[total - since :], finished[total - since :]
         start, middle = max(0, total - since - WINDOW), total - since
         if middle - start < WINDOW // 2:
             return None
-        z = log_rank(
-            (seconds[middle:], finished[middle:]),
-            (seconds[start:middle], finished[start:middle]),
-        )
-        if abs(z) > ALARM:
-            return Drift(z=z, attempts_ago=since)
+        z = log_rank(newer, (seconds[start:middle], finished[start:middle]))
+        alarms.append(Drift(z=z, attempts_ago=since))
+        if abs(z) <= ALARM:
+            continue
+        for end in range(start, WINDOW - 1, -WINDOW):
+            before = slice(end - WINDOW, end)
+            if abs(log_rank(newer, (seconds[before], finished[before]))) < ALIKE:
+                return replace(alarms[-1], returned=True)
+        return next(each for each in alarms if each.z * z > 0 and abs(each.z) > _GOES_ON)
     return None
+
+
+def caught_up(seconds: Floats, finished: Booleans, since: int) -> Floats:
+    """Return lengths with what is older than a change as long as what is newer.
+
+    The work has got slower or quicker; how much one piece differs from another is taken to be as
+    before, so that older attempts still tell of it. Each block of 200 is moved by itself.
+
+    Args:
+        seconds: Lengths, the oldest first.
+        finished: Whether each was finished.
+        since: How many are newer than the change.
+    """
+    moved = seconds.copy()
+    change = len(seconds) - since
+
+    def level(block: slice) -> float:
+        ones = np.ones(len(seconds[block]))
+        return level_of(Sample.of_arrays(seconds[block], finished[block], ones))
+
+    newer = level(slice(change, None))
+    for end in range(change, 0, -WINDOW):
+        block = slice(max(0, end - WINDOW), end)
+        moved[block] *= math.exp(newer - level(block))
+    return moved
+
+
+def level_of(sample: Sample) -> float:
+    """Return the mean logarithm of lengths, those cut off by Kaplan and Meier's estimate."""
+    curve = kaplan_meier(sample)
+    left = float(curve.survival[-1]) if len(curve.times) else 1.0
+    drops = -np.diff(curve.survival, prepend=1.0)
+    return float(drops @ np.log(curve.times)) + left * math.log(float(sample.seconds[-1]))
 
 
 # --- suspicion ---------------------------------------------------------------------------------

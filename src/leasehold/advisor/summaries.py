@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from leasehold.advisor.attempts import (
     weight_by_age,
 )
 from leasehold.advisor.rules import naive_timeouts
-from leasehold.advisor.statistics import ALARM, log_rank
+from leasehold.advisor.statistics import ALARM, ALIKE, level_of, log_rank
 
 BIN_RATIO: Final = 1.02
 """Each bin of lengths is 2 % wider than the one before: some 1,000 from a millisecond to a week."""
@@ -61,8 +61,8 @@ class Bin:
     """Whether they were done then; else they lasted longer."""
     count: float
     """How many, above 0."""
-    day: int = 0
-    """How many whole days before the end of the summary they ended; 0 for the last 24 hours."""
+    day: float = 0
+    """How many days before the end of the summary they ended: see :func:`day_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Work:
     work_s: float = 0.0
     """Seconds of work in which the crashes happened."""
     left_out: int = 0
-    """Given back, buried, or at a third delivery or later of a message that was not done: in no
+    """Given back, buried, or at a sixth delivery or later of a message that was not done: in no
     bin."""
     given_up: int = 0
     """Messages that were given up since each of their leases lapsed, and no worker was seen to die:
@@ -426,7 +426,7 @@ def unrenewed_of(work: Work) -> int:
 
 
 def _together(bins: Iterable[Bin]) -> tuple[Bin, ...]:
-    sums: dict[tuple[int, int, bool], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    sums: dict[tuple[float, int, bool], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for each in bins:
         length = max(each.seconds, SHORTEST_BIN_S) / SHORTEST_BIN_S
         key = each.day, math.floor(math.log(length) / math.log(BIN_RATIO)), each.finished
@@ -445,8 +445,6 @@ def _together(bins: Iterable[Bin]) -> tuple[Bin, ...]:
 
 _DAY_S: Final = 86_400.0
 _LEAST_WEIGHT: Final = 1e-6
-_AFTER_CHANGE: Final = 1 / 16
-"""What older days count for after a change: a sixteenth, as four half-lives."""
 _MOST_COMPARED: Final = 2_000
 _LEAST_COMPARED: Final = 100
 
@@ -481,7 +479,19 @@ def count_of(bins: Iterable[Bin], *, finished: bool | None = None) -> float:
     return sum(each.count for each in bins if finished is None or each.finished is finished)
 
 
-def aged(bins: Sequence[Bin], *, changed: bool = False) -> list[Attempt]:
+PARTS: Final = 8
+"""Parts of a day that are told apart in the last FINE_DAYS days: three hours each."""
+FINE_DAYS: Final = 2
+"""Today and yesterday, so that what differs by the hour of the day is known from a change."""
+
+
+def day_of(age_ms: int) -> float:
+    """Return how many days ago something was: in eighths for two days, then whole ones."""
+    parts = max(0, age_ms) * PARTS // round(1000 * _DAY_S)
+    return parts / PARTS if parts < PARTS * FINE_DAYS else float(parts // PARTS)
+
+
+def aged(bins: Sequence[Bin], *, changed: WorkChange | None = None) -> list[Attempt]:
     """Return the bins as attempts, those of older days counting for less.
 
     Half after 2,000 newer ones, or after a day, whichever keeps more: so a quiet queue forgets
@@ -489,9 +499,19 @@ def aged(bins: Sequence[Bin], *, changed: bool = False) -> list[Attempt]:
 
     Args:
         bins: In any order.
-        changed: Whether the work of the newest day differs from that of the days before.
+        changed: Since when the work differs. What is older is made as long as what is newer, see
+            :func:`leasehold.advisor.statistics.caught_up`.
     """
-    newer: dict[int, float] = {}
+    if changed is not None:
+        level = level_of(sample_of([each for each in bins if each.day < changed.days]))
+        stretches = _stretches([each for each in bins if each.day >= changed.days])
+        bins = [each for each in bins if each.day < changed.days] + [
+            replace(each, seconds=each.seconds * ratio)
+            for stretch in stretches
+            for ratio in [math.exp(level - level_of(sample_of(stretch)))]
+            for each in stretch
+        ]
+    newer: dict[float, float] = {}
     total = 0.0
     for day in sorted({each.day for each in bins}):
         newer[day] = total
@@ -500,8 +520,6 @@ def aged(bins: Sequence[Bin], *, changed: bool = False) -> list[Attempt]:
     for each in bins:
         by_number = 0.5 ** (newer[each.day] / HALF_LIFE_ATTEMPTS)
         weight = max(by_number, weight_by_age(each.day * _DAY_S, HALF_LIFE_S))
-        if changed and each.day > 0:
-            weight *= _AFTER_CHANGE
         if weight >= _LEAST_WEIGHT:
             attempts.append(Attempt(each.seconds, each.finished, each.count * weight))
     return attempts
@@ -516,19 +534,56 @@ def sample_of(bins: Sequence[Bin]) -> Sample:
     )
 
 
-def drift_of(bins: Sequence[Bin]) -> float | None:
-    """Return z if the work of the newest day differs from that before: above 0 for quicker.
+class WorkChange(NamedTuple):
+    """Since when work differs from before."""
 
-    None if it does not, or if too little is known of either.
+    z: float
+    """Above 0 for quicker."""
+    days: float
+    """How long ago that was."""
+
+    def told(self) -> str:
+        """Return it as a sentence without its end."""
+        word = "quicker" if self.z > 0 else "slower"
+        since = "day" if self.days == 1 else f"{24 * self.days:,.0f} hours"
+        return f"the work of the last {since} was {word} than before"
+
+
+def drift_of(bins: Sequence[Bin]) -> WorkChange | None:
+    """Return since when the work differs from that before.
+
+    None if it does not, if too little is known of either, or if there was work like the newest
+    before that: then it comes and goes, as by day and by night.
 
     Source: :func:`leasehold.advisor.statistics.log_rank`, on up to 2,000 of each side.
     """
-    newest = [each for each in bins if each.day == 0]
-    older = [each for each in bins if each.day > 0]
-    if min(count_of(newest), count_of(older)) < _LEAST_COMPARED:
-        return None
-    z = log_rank(_spread(newest), _spread(older))
-    return z if abs(z) > ALARM else None
+    stretches = _stretches(bins)
+    for place in range(1, len(stretches)):
+        newer = _spread([each for stretch in stretches[:place] for each in stretch])
+        z = log_rank(newer, _spread(stretches[place]))
+        if abs(z) > ALARM:
+            rest = stretches[place + 1 :]
+            if any(abs(log_rank(newer, _spread(each))) < ALIKE for each in rest):
+                return None
+            return WorkChange(z, min(each.day for each in stretches[place]))
+    return None
+
+
+def _stretches(bins: Iterable[Bin]) -> list[list[Bin]]:
+    """Return the bins of parts of the day, the newest first; several where one has few messages."""
+    parts: dict[float, list[Bin]] = defaultdict(list)
+    for each in bins:
+        parts[each.day].append(each)
+    found: list[list[Bin]] = []
+    for day in sorted(parts):
+        if found and count_of(found[-1]) < _LEAST_COMPARED:
+            found[-1] += parts[day]
+        else:
+            found.append(parts[day])
+    if len(found) > 1 and count_of(found[-1]) < _LEAST_COMPARED:
+        last = found.pop()
+        found[-1] += last
+    return found
 
 
 def _spread(bins: Sequence[Bin]) -> tuple[Floats, Booleans]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from leasehold.advisor.attempts import LAST_DELIVERY, silent_after_s
-from leasehold.advisor.summaries import BIN_RATIO, MOST_REPEATS, SHORTEST_BIN_S, Bin, Work
+from leasehold.advisor.summaries import BIN_RATIO, MOST_REPEATS, SHORTEST_BIN_S, Bin, Work, day_of
 from leasehold.domain.failures import MAX_DELIVERIES, MAX_LAPSES
 
 HOUR_MS: Final = 3_600_000
@@ -313,13 +313,13 @@ def work_of(message_type: str | None, kinds: Sequence[KindTallies], until_ms: in
     """Return what was counted as the batch job tells it."""
     hours = [(hour, tally) for kind in kinds for hour, tally in kind.hours.items()]
     counts: dict[str, int] = {}
-    bins: dict[tuple[int, int], tuple[int, int]] = {}
+    bins: dict[tuple[float, int], tuple[int, int]] = {}
     lengths: dict[int, dict[int, int]] = {}
     for hour, tally in hours:
         for name, count in tally.counts.items():
             counts[name] = counts.get(name, 0) + count
         # The end of the hour, as far as it has come: what has just ended is of today.
-        day = max(0, (until_ms - min(until_ms, (hour + 1) * HOUR_MS - 1)) // DAY_MS)
+        day = day_of(until_ms - min(until_ms, (hour + 1) * HOUR_MS - 1))
         for place, (count, ms) in tally.bins.items():
             before = bins.get((day, place), (0, 0))
             bins[day, place] = before[0] + count, before[1] + ms

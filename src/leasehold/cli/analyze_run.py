@@ -507,9 +507,12 @@ def _tables(found: QueueFindings) -> list[RenderableType]:
 
 
 def _account(account: Account) -> str:
+    low, high = account.between
+    how = "calculated" if account.workers is None else f"played with {account.workers:,} workers"
     told = (
-        f"{account.redeliveries:,} redeliveries in the log, {account.modelled:,.0f} calculated for "
-        "the same messages with today's timeout"
+        f"{account.redeliveries:,} redeliveries in the log, {account.modelled:,.0f} "
+        f"({low:,.0f} to {high:,.0f} in nine of ten such logs) {how} for the same messages with "
+        "today's timeout"
     )
     if account.never_done >= 1:
         told += f", {account.never_done:,.0f} of them never done"
@@ -518,15 +521,19 @@ def _account(account: Account) -> str:
     return f"{told}, {account.apart:.0%} apart: {account.because}."
 
 
+def _bar(between: tuple[float, float] | None) -> str:
+    return "" if between is None else f" ({between[0]:,.2g} to {between[1]:,.2g})"
+
+
 def _choice(each: WhatIf) -> tuple[str, ...]:
     return (
-        "today, calculated" if each.name == "today" else each.name,
+        "today, modelled" if each.name == "today" else each.name,
         rough(each.timeout_s),
         _many(each.redeliveries),
         rough(each.wasted_work_s),
         rough(each.worst_recovery_s),
         _many(each.given_up),
-        f"{each.cost:,.3g} s",
+        f"{each.cost:,.3g} s{_bar(each.cost_between)}",
     )
 
 

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from leasehold.advisor import Lease, observe
 from leasehold.advisor.attempts import Ending, Observed
-from leasehold.advisor.summaries import LogSummary, from_json, to_json
+from leasehold.advisor.summaries import LogSummary, day_of, from_json, to_json
 from leasehold.advisor.tables.schemas import ATTEMPTS
-from leasehold.advisor.tables.summarize import observed_together, summarize, told
+from leasehold.advisor.tables.summarize import day_in_sql, observed_together, summarize, told
 from leasehold.domain.events import Event
 from tests.spark.analytics.logs import frame_of, made
 from tests.spark.analytics.oracle import Oracle, Row
@@ -234,3 +234,13 @@ def test_accounts_are_told(summary: LogSummary) -> None:
 def test_a_summary_can_be_saved(summary: LogSummary) -> None:
     """It has nothing of Spark's in it."""
     assert from_json(to_json(summary)) == summary
+
+
+@pytest.mark.long
+def test_days_and_parts_of_them_are_told_apart_alike(spark: SparkSession) -> None:
+    """In SQL and in Python: parts of three hours for two days, whole days before."""
+    hour_ms, until_ms = 3_600_000, 1_795_000_000_000
+    ages = [n * hour_ms + more for n in (0, 2, 3, 23, 24, 45, 47, 48, 71, 72) for more in (-1, 0)]
+    frame = spark.createDataFrame([(until_ms - each,) for each in ages], "over_ms long")
+    rows = frame.selectExpr(f"{day_in_sql(until_ms)} AS day").collect()
+    assert [row.day for row in rows] == [day_of(each) for each in ages]

@@ -31,7 +31,7 @@ UNTIL_MS = 1_767_225_600_000
 WEEK_H = 168
 
 
-def binned(attempts: Iterable[Attempt], day: int = 0) -> tuple[Bin, ...]:
+def binned(attempts: Iterable[Attempt], day: float = 0) -> tuple[Bin, ...]:
     """Put attempts into bins as Spark does."""
     sums: dict[tuple[int, bool], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for each in attempts:

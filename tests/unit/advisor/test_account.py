@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from leasehold.advisor.findings import Weight, analyze
-from leasehold.advisor.recommendation import Asked, Today, recommend
+from leasehold.advisor.recommendation import Account, Asked, Today, recommend
 from leasehold.advisor.report import count, render, seconds
-from leasehold.advisor.summaries import QueueSummary, Work
-from tests.unit.advisor.support import UNTIL_MS, full_log, full_queue, log_normal, work
+from leasehold.advisor.summaries import Hour, QueueSummary, Work, Worker
+from leasehold.domain.queue_settings import LapsedReceipts
+from tests.unit.advisor.support import (
+    HOUR_MS,
+    UNTIL_MS,
+    binned,
+    full_log,
+    full_queue,
+    log_normal,
+    work,
+)
 
 
 def busy(**members: Any) -> QueueSummary:
@@ -64,7 +73,7 @@ def test_the_page_begins_with_what_was_observed() -> None:
     page = render(analyze(log), UNTIL_MS)
     observed = page.index("31 redeliveries; 700 messages were done")
     assert observed < page.index("of the same messages with today")
-    assert page.index("in the log, as it was") < page.index("today&#39;s timeout, as calculated")
+    assert page.index("in the log, as it was") < page.index("today&#39;s timeout, as modelled")
     sentence = next(each.sentence for each in analyze(log).queues[0].findings)
     told = "In the log there were 31 redeliveries, 700 of 700 messages were done."
     assert told in sentence
@@ -104,3 +113,49 @@ def test_a_poison_queue_asks_for_a_look_and_for_nothing_more() -> None:
     new = analyze(replace(full_log(), queues=(replace(full_queue(), hours=short),))).queues[0]
     weights = {each.weight for each in new.findings if each.kind == "poison"}
     assert weights == {Weight.LOOK}
+
+
+def played(workers: int, lapsed: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN) -> Account:
+    """Return what the model makes of work of 50 s and leases of 30 s, with so many workers."""
+    bins = binned(log_normal(50, 0.2, 400))
+    start_ms = UNTIL_MS - 4 * HOUR_MS
+    hours = tuple(
+        Hour(start_ms=start_ms + n * HOUR_MS, put=100, completed=100, backlog_end=0)
+        for n in range(4)
+    )
+    queue = QueueSummary(
+        queue="orders",
+        works=(work([], bins=bins, messages=400, deliveries=420, redeliveries=20, done=400),),
+        hours=hours,
+        workers=tuple(Worker(holder=str(n), attempts=9) for n in range(workers)),
+    )
+    today = Today(visibility_timeout_s=30, lease_s=30, lapsed=lapsed, max_deliveries=5)
+    asked = Asked(today={"orders": today}, is_played=True)
+    account = recommend(queue, asked).account
+    assert account is not None
+    assert account.workers == workers
+    low, high = account.between
+    assert low <= account.modelled <= high
+    return account
+
+
+def test_workers_and_the_rule_for_lapsed_receipts_are_part_of_the_model() -> None:
+    """Busy workers retake nothing, so late completions count; with strict receipts they do not."""
+    few, many = played(2), played(40)
+    assert few.modelled < 0.8 * many.modelled
+    assert played(2, LapsedReceipts.STRICT).modelled > 1.5 * few.modelled
+
+
+def test_the_error_bar_is_narrower_with_more_data() -> None:
+    """Four times the attempts: half of it, for cost and redeliveries alike."""
+    bars = []
+    for many in (400, 6_400):
+        found = recommend(QueueSummary(queue="q", works=(work(log_normal(9, 1, many)),)), Asked())
+        advised = found.choices[0]
+        assert advised.name == "advice"
+        assert advised.cost_between is not None
+        low, high = advised.cost_between
+        assert low <= advised.cost <= high
+        bars.append((high - low) / advised.cost)
+        assert ("the data are thin" in found.because) == (many == 400)
+    assert bars[1] < bars[0] / 2

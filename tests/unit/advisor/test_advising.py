@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from leasehold.advisor.recommendation import (
 )
 from leasehold.advisor.simulate import Crew, Handling, Load, simulate
 from leasehold.advisor.statistics import from_chances
-from leasehold.advisor.summaries import Bin, QueueSummary, aged, drift_of, naive_choices
+from leasehold.advisor.summaries import Bin, QueueSummary, aged, day_of, drift_of, naive_choices
 from tests.unit.advisor.support import binned, full_queue, log_normal, work
 
 
@@ -93,18 +95,48 @@ def test_older_days_count_for_less() -> None:
 
 
 def test_drift_between_days_is_found_and_followed() -> None:
-    """Work that takes three times as long since yesterday counts sixteen times what it was."""
+    """Work takes three times as long since yesterday: what is older is taken to do so as well."""
     before = [Attempt(each.seconds, each.finished) for each in log_normal(5, 0.4, 2_000)]
     since = log_normal(15, 0.4, 500, seed=2)
     bins = (*binned(before, day=1), *binned(since))
-    z = drift_of(bins)
-    assert z is not None
-    assert z < -4
+    change = drift_of(bins)
+    assert change is not None
+    assert (change.z < -4, change.days) == (True, 1)
     found = recommend(queue_of(work(since, bins=bins)), Asked(at_once=True))
-    assert found.drift_z == z
-    assert "slower" in found.because
-    assert found.median_s == pytest.approx(13, rel=0.2)
+    assert found.change == change
+    assert "the work of the last day was slower than before" in found.because
+    assert found.median_s == pytest.approx(15, rel=0.05)
+    assert found.p99_s == pytest.approx(15 * math.exp(0.4 * 2.33), rel=0.1)
     assert drift_of((*binned(before, day=1), *binned(before[:500]))) is None
+
+
+def test_drift_inside_a_day_is_found_and_followed() -> None:
+    """Work that gets slower from hour to hour is what it is in the last hours."""
+    hours = [log_normal(s, 0.5, 400, seed) for seed, s in enumerate((25, 20, 16, 12.5, 10))]
+    bins = tuple(b for n, each in enumerate(hours) for b in binned(each, day=n / 8))
+    found = recommend(queue_of(work(hours[0], bins=bins)), Asked(at_once=True))
+    assert found.change is not None
+    assert found.change.z < 0
+    assert found.change.days in {1 / 8, 2 / 8}
+    assert "hours was slower than before" in found.because
+    assert found.median_s == pytest.approx(25, rel=0.1)
+
+
+def test_what_comes_and_goes_by_the_hour_is_no_drift() -> None:
+    """By night the work is longer, as it was the night before; all of it is weighed."""
+    by_day, by_night = log_normal(10, 0.5, 300), log_normal(60, 0.4, 300, seed=2)
+    parts = [by_night if n % 8 < 2 else by_day for n in range(16)]
+    bins = tuple(b for n, each in enumerate(parts) for b in binned(each, day=n / 8))
+    assert drift_of(bins) is None
+    assert drift_of(bins[: sum(each.day < 1 for each in bins)]) is not None
+
+
+def test_parts_of_a_day_are_told_apart_for_two_days() -> None:
+    """Three hours each, and whole days after that."""
+    hours = [0, 2, 3, 24, 47, 48, 71, 72]
+    days = [day_of(each * 3_600_000) for each in hours]
+    assert days == [0, 0, 1 / 8, 1, 15 / 8, 2, 2, 3]
+    assert day_of(-5) == 0
 
 
 def test_naive_choices_are_weighted_by_counts() -> None:

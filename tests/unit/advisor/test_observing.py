@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from leasehold.advisor.attempts import Attempt, Ending, Lease, observe, silent_after_s
@@ -65,10 +68,10 @@ def test_attempts_stand_for_themselves_where_each_takes_its_own_time() -> None:
 
 
 def test_what_kills_workers_and_what_is_given_back_is_left_out() -> None:
-    """Third deliveries, unless the message was done at last."""
+    """Sixth deliveries, unless the message was done at last."""
     leases = [
         Lease("back", 3.0, Ending.LEFT),
-        Lease("killer", 1.0, Ending.DIED, 3),
+        Lease("killer", 1.0, Ending.DIED, 6),
         Lease("done", 4.0, Ending.COMPLETED, 3),
     ]
     seen = observe(leases, late_seen=True)
@@ -94,15 +97,34 @@ def test_a_message_that_was_given_up_is_no_crash() -> None:
     assert (seen.crashes, seen.silent, seen.given_up, seen.left_out) == (0, 0, 1, 0)
     killer = observe([*leases, Lease("slow", 9.0, Ending.DIED, 2)], late_seen=True)
     assert killer.given_up == 0
-    assert killer.crashes == 3
+    assert killer.crashes == 6
     late = observe([*leases, Lease("slow", 300.0, Ending.LATE, 1)], late_seen=True)
     assert late.attempts == (Attempt(300.0, finished=True),)
     assert late.given_up == 0
 
 
 def test_deaths_of_what_was_done_at_last_all_count() -> None:
-    """Those from the third delivery on as well, for its work is counted too."""
-    leases = [Lease("a", 9.0, Ending.DIED, n) for n in range(1, 5)]
-    assert observe(leases, late_seen=True).crashes == 2
-    done = observe([*leases, Lease("a", 20.0, Ending.COMPLETED, 5)], late_seen=True)
-    assert (done.crashes, done.work_s, done.left_out) == (4, 56.0, 0)
+    """Those from the sixth delivery on as well, for its work is counted too."""
+    leases = [Lease("a", 9.0, Ending.DIED, n) for n in range(1, 8)]
+    assert observe(leases, late_seen=True).crashes == 5
+    done = observe([*leases, Lease("a", 20.0, Ending.COMPLETED, 8)], late_seen=True)
+    assert (done.crashes, done.work_s, done.left_out) == (7, 83.0, 0)
+
+
+def test_the_rate_of_deaths_is_right_where_messages_are_given_up() -> None:
+    """Workers that die once in 100 s, five deliveries, work of 60 s: many are never done."""
+    random = np.random.default_rng(7)
+    leases = []
+    for message in range(2_000):
+        for delivery in range(1, 6):
+            life = float(random.exponential(100))
+            done = life > 60
+            ending = Ending.COMPLETED if done else Ending.DIED
+            leases.append(Lease(message, min(life, 60.0), ending, delivery))
+            if done:
+                break
+    seen = observe(leases, late_seen=True)
+    assert seen.left_out == 0
+    assert seen.crashes / seen.work_s == pytest.approx(0.01, rel=0.06)
+    cut = [each for each in seen.attempts if not each.finished]
+    assert len(cut) == pytest.approx(2_000 * (1 - math.exp(-0.6)) ** 5, abs=25)

@@ -69,9 +69,9 @@ def test_enough_work_gives_curves_and_what_would_change() -> None:
     events: list[Event] = []
     for number in range(400):
         events += done(str(number), 100.0 + 3 * number, drawn.lognormvariate(1.0, 0.4))
-    found = advice_from(events, 600, NOW_MS)
+    found = advice_from(events, 1_200, NOW_MS)
     assert (found["basis"], found["is_enough"], found["renews"]) == ("model", True, False)
-    assert 300 <= found["advised_s"] < 600
+    assert 600 <= found["advised_s"] < 1_200
     assert found["then"]["worst_recovery_s"] < found["now"]["worst_recovery_s"]
     shares = [point["share"] for point in found["survival"]]
     assert shares == sorted(shares, reverse=True)

@@ -24,7 +24,7 @@ from leasehold.advisor.costs import (
     renewal_period,
 )
 from leasehold.advisor.rules import attempts_needed, promise, start_timeout
-from leasehold.advisor.statistics import STUCK, find_drift, kaplan_meier, log_rank, phi
+from leasehold.advisor.statistics import STUCK, caught_up, find_drift, kaplan_meier, log_rank, phi
 from tests.unit.advisor.draws import censored
 
 PRICES = Prices(duplicate=60.0)
@@ -188,6 +188,27 @@ def test_drift_is_found_where_it_was() -> None:
     assert found.attempts_ago == 600
     for _ in range(20):
         assert find_drift(random.exponential(45, 2_000), np.ones(2_000, dtype=bool)) is None
+
+
+def test_work_like_that_before_the_change_is_no_change() -> None:
+    """Longer work in between has been before, and may come again."""
+    random = np.random.default_rng(13)
+    lengths = np.concatenate([random.exponential(mean, 800) for mean in (10, 60, 10)])
+    found = find_drift(lengths, np.ones(len(lengths), dtype=bool))
+    assert found is not None
+    assert found.returned
+    since = find_drift(lengths[:1_600], np.ones(1_600, dtype=bool))
+    assert since is not None
+    assert not since.returned
+
+
+def test_older_lengths_catch_up_with_newer_ones() -> None:
+    """Each block of them by as much as it is apart; those cut off with the others."""
+    lengths = np.concatenate([np.full(200, 5.0), np.full(200, 10.0), np.full(200, 20.0)])
+    finished = np.ones(600, dtype=bool)
+    assert caught_up(lengths, finished, 200) == pytest.approx(np.full(600, 20.0))
+    finished[:200] = np.arange(200) % 2 == 0
+    assert caught_up(lengths, finished, 200)[400:] == pytest.approx(np.full(200, 20.0))
 
 
 def test_user_has_the_last_word() -> None:

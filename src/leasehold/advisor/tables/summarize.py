@@ -231,14 +231,12 @@ def _bins(seen: DataFrame) -> DataFrame:
     )
 
 
-def _place(row: Row) -> tuple[int, int, bool]:
+def _place(row: Row) -> tuple[float, int, bool]:
     return -1 if row.day is None else row.day, -1 if row.bin is None else row.bin, row.finished
 
 
 def _bin(row: Row) -> s.Bin:
-    return s.Bin(
-        seconds=row.seconds, finished=row.finished, count=float(row["n"]), day=int(row.day)
-    )
+    return s.Bin(seconds=row.seconds, finished=row.finished, count=float(row["n"]), day=row.day)
 
 
 def _figures(row: Row) -> dict[str, Any]:
@@ -647,8 +645,11 @@ filter(all_leases, l -> l.word <> 'left'
 """
 
 
-def _day(until_ms: int) -> str:
-    return f"cast(greatest(0, floor(({until_ms} - over_ms) / {_DAY_MS})) AS int)"
+def day_in_sql(until_ms: int) -> str:
+    """Return :func:`leasehold.advisor.summaries.day_of` in SQL."""
+    parts = f"floor(greatest(0, {until_ms} - over_ms) / {_DAY_MS // s.PARTS})"
+    fine = f"{parts} < {s.PARTS * s.FINE_DAYS}"
+    return f"cast(IF({fine}, {parts} / {s.PARTS}, floor({parts} / {s.PARTS})) AS double)"
 
 
 def told(attempts: DataFrame, until_ms: int) -> DataFrame:
@@ -679,7 +680,7 @@ def observed_alone(leases: DataFrame, until_ms: int) -> DataFrame:
         "queue",
         "message_type",
         "message_id",
-        f"{_day(until_ms)} AS day",
+        f"{day_in_sql(until_ms)} AS day",
         "seconds",
         "TRUE AS finished",
         "0L AS crashes",
@@ -695,7 +696,7 @@ def observed_alone(leases: DataFrame, until_ms: int) -> DataFrame:
 def observed_together(leases: DataFrame, until_ms: int) -> DataFrame:
     """Return one row for each stay of the other messages, with what there is to learn from it.
 
-    Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (whole days before
+    Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (days before
     *until_ms*), ``seconds`` and ``finished`` of the observation or null, ``crashes``, ``silent``,
     ``work_s``, ``left_out``, ``given_up``, and ``first_s`` and ``second_s`` of two finished
     attempts.
@@ -709,7 +710,7 @@ def observed_together(leases: DataFrame, until_ms: int) -> DataFrame:
         leases.where(f"NOT ({_ALONE})")
         .groupBy("queue", "message_type", "message_id")
         .agg(
-            F.expr(f"min({_day(until_ms)})").alias("day"),
+            F.expr(f"min({day_in_sql(until_ms)})").alias("day"),
             F.expr("min(IF(word = 'done', seconds, NULL))").alias("known"),
             F.expr(f"array_sort(collect_list({lease}))").alias("all_leases"),
         )

@@ -157,23 +157,24 @@ function Cost({ found }) {
     <${Plot} data=${data} series=${COST} label=${label} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${180} />`;
 }
 
+const whole = (value) => format.count(Math.round(value));
 const MEANINGS = [
   ["timeout_s", "Visibility timeout", format.duration],
-  ["redeliveries", "Messages delivered again", (value) => format.count(Math.round(value))],
+  ["redeliveries", "Messages delivered again", (value, of) => `${whole(value)} (${of.redeliveries_between.map(whole).join(" to ")})`],
   ["wasted_work_s", "Work done twice", format.duration],
-  ["given_up", "Messages whose work never fits", (value) => format.count(Math.round(value))],
+  ["given_up", "Messages whose work never fits", (value) => whole(value)],
   ["mean_recovery_s", "Hidden after a worker died, mean", format.duration],
   ["worst_recovery_s", "Hidden after a worker died, at worst", format.duration],
 ];
 
 function Meaning({ found }) {
-  const rows = MEANINGS.map(([name, label, write]) => ({ label, before: write(found.now[name]), after: write(found.then[name]) }));
+  const rows = MEANINGS.map(([name, label, write]) => ({ label, before: write(found.now[name], found.now), after: write(found.then[name], found.then) }));
   const columns = [
     { key: "label", label: "What", isMain: true, render: ({ label }) => label },
     { key: "now", label: "Timeout now", align: "number", render: ({ before }) => before },
     { key: "then", label: "As advised", align: "number", render: ({ after }) => after },
   ];
-  return html`<p class="faint">The ${format.plural(found.messages, "message")} of the log, as either timeout would have met them: expected values.</p>
+  return html`<p class="faint">The ${format.plural(found.messages, "message")} of the log, as either timeout would have met them: expected values, in brackets where nine of ten such logs would be. Observed: ${whole(found.redeliveries)} delivered again.</p>
     <${Table} caption="What the timeouts would mean" columns=${columns} rows=${rows} keyOf=${({ label }) => label} />`;
 }
 
