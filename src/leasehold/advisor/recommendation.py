@@ -547,12 +547,12 @@ def _with_redeliveries(known: WhatIf, week: DurationModel, of_week: Evidence, lo
     """Return a choice with the error bar of its redeliveries.
 
     They are played with the workers, the backlog and the rule for lapsed receipts, if those are
-    known.
+    known. Plays that are further apart than what they come to say less than the calculation.
     """
     messages, played = of_week.attempts, None
     if log.played is not None and known.name in _PLAYED:
         played = replay(log.played, week, of_week, log.handling(known.timeout_s))
-    if played is None:
+    if played is None or played.high - played.low > played.per_message:
         again = [
             messages * redeliveries_of(each, known.timeout_s, rate, log.question.growth)
             for each, rate in of_week.worlds(week)

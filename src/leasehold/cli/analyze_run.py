@@ -49,7 +49,7 @@ from leasehold.cli.remote import ExitCode, Session, error_members
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
 from leasehold.client.models import QueueInfo
-from leasehold.domain.wording import time_of
+from leasehold.domain.wording import count_of, time_of
 
 _PAGE_S: Final = 10.0
 """How long a page of the server's own may take."""
@@ -508,7 +508,8 @@ def _tables(found: QueueFindings) -> list[RenderableType]:
 
 def _account(account: Account) -> str:
     low, high = account.between
-    how = "calculated" if account.workers is None else f"played with {account.workers:,} workers"
+    workers = account.workers
+    how = "calculated" if workers is None else f"played with {count_of(workers, 'worker')}"
     told = (
         f"{account.redeliveries:,} redeliveries in the log, {account.modelled:,.0f} "
         f"({low:,.0f} to {high:,.0f} in nine of ten such logs) {how} for the same messages with "
