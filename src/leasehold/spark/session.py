@@ -31,9 +31,10 @@ ATTEMPTS: Final = 4
 QUIET: Final = Path(__file__).with_name("conf")
 """A folder for ``SPARK_CONF_DIR`` with settings for logging: errors only."""
 
-QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """Options for a Java that lives for minutes: it spends half the processor time on starting and on
-compiling its own code, and the code is slower in the long run."""
+compiling its own code, and the code is slower in the long run. Room for compiled code is what it is
+without them: 48 MB would be full after some hundred plans, and a Java without room ends."""
 
 EVERYWHERE: Final = {
     "spark.ui.enabled": "false",
