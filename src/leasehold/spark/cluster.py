@@ -301,6 +301,8 @@ class Cluster:
 
         Its worker starts another for the application.
         """
+        # Stopped first: one that is killed last would see the others' end, and tell of a failure.
+        self._signal(executor, signal.SIGSTOP)
         self._signal(executor, signal.SIGKILL)
 
     def suspend(self, executor: Executor) -> None:
