@@ -15,6 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -290,35 +291,58 @@ def _settings(*, synchronous: bool) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class LeaderKilled:
-    """Patroni and PostgreSQL of the leader are killed; they come back when another one leads."""
+@dataclass
+class LeaderStruck(ABC):
+    """Something is done to the leader, and another one leads; in the end the old one follows."""
 
     cluster: PatroniCluster
-    name: str = "leader killed"
+    name: str = ""
     longest_s: float = 0.3
     is_alone: bool = True
-    _killed: Node | None = None
+    _struck: Node | None = None
 
     def start(self, rng: random.Random) -> str:
-        """Kill both."""
+        """Do it."""
         del rng
-        self._killed = self.cluster.leader()
-        self._killed.kill_patroni()
-        self._killed.kill_postgres()
-        return self._killed.name
+        self._struck = self.cluster.leader()
+        self.strike(self._struck)
+        return self._struck.name
 
     def stop(self) -> Restart:
-        """Wait until another one leads, start them, and wait until they follow."""
-        assert self._killed is not None
-        self.cluster.wait_for_another(self._killed)
-        self._killed.start()
+        """Wait until another one leads, and until the old one follows."""
+        assert self._struck is not None
+        self.cluster.wait_for_another(self._struck)
+        self.bring_back(self._struck)
         self.cluster.wait_until_whole()
         return NO_RESTART
 
+    @abstractmethod
+    def strike(self, leader: Node) -> None:
+        """Do what ends its lead."""
 
-@dataclass(slots=True)
-class PatroniKilled(LeaderKilled):
+    def bring_back(self, old: Node) -> None:
+        """Do what it needs to follow another one."""
+        del old  # its Patroni goes on, and looks after it
+
+
+@dataclass
+class LeaderKilled(LeaderStruck):
+    """Patroni and PostgreSQL of the leader are killed; they come back when another one leads."""
+
+    name: str = "leader killed"
+
+    def strike(self, leader: Node) -> None:
+        """Kill both."""
+        leader.kill_patroni()
+        leader.kill_postgres()
+
+    def bring_back(self, old: Node) -> None:
+        """Start them."""
+        old.start()
+
+
+@dataclass
+class PatroniKilled(LeaderStruck):
     """Patroni of the leader is killed, and its PostgreSQL goes on as if it were still the primary.
 
     That is what a watchdog is for, and there is none: it is killed when another one has led for a
@@ -327,20 +351,15 @@ class PatroniKilled(LeaderKilled):
 
     name: str = "Patroni of the leader killed"
 
-    def start(self, rng: random.Random) -> str:
+    def strike(self, leader: Node) -> None:
         """Kill Patroni alone."""
-        del rng
-        self._killed = self.cluster.leader()
-        self._killed.kill_patroni()
-        return self._killed.name
+        leader.kill_patroni()
 
-    def stop(self) -> Restart:
+    def bring_back(self, old: Node) -> None:
         """Have two primaries for a while, and go on as with a leader that was killed."""
-        assert self._killed is not None
-        self.cluster.wait_for_another(self._killed)
         time.sleep(_TWO_S)
-        self._killed.kill_postgres()
-        return LeaderKilled.stop(self)  # slots leave super() without its class
+        old.kill_postgres()
+        old.start()
 
 
 class LaggingLeaderKilled(LeaderKilled):
@@ -358,54 +377,27 @@ class LaggingLeaderKilled(LeaderKilled):
         return killed
 
 
-@dataclass(slots=True)
-class DatabaseKilled:
+@dataclass
+class DatabaseKilled(LeaderStruck):
     """PostgreSQL of the leader is killed, and Patroni goes on and gives up the lead."""
 
-    cluster: PatroniCluster
     name: str = "PostgreSQL of the leader killed"
-    longest_s: float = 0.3
-    is_alone: bool = True
-    _killed: Node | None = None
 
-    def start(self, rng: random.Random) -> str:
+    def strike(self, leader: Node) -> None:
         """Kill it."""
-        del rng
-        self._killed = self.cluster.leader()
-        self._killed.kill_postgres()
-        return self._killed.name
-
-    def stop(self) -> Restart:
-        """Wait until another one leads and this one follows."""
-        assert self._killed is not None
-        self.cluster.wait_for_another(self._killed)
-        self.cluster.wait_until_whole()
-        return NO_RESTART
+        leader.kill_postgres()
 
 
-@dataclass(slots=True)
-class Switchover:
+@dataclass
+class Switchover(LeaderStruck):
     """An operator has the leader hand over, by ``patronictl switchover``."""
 
-    cluster: PatroniCluster
     name: str = "switchover"
-    longest_s: float = 0.3
-    is_alone: bool = True
-    _old: Node | None = None
 
-    def start(self, rng: random.Random) -> str:
+    def strike(self, leader: Node) -> None:
         """Hand over."""
-        del rng
-        self._old = self.cluster.leader()
+        del leader  # it finds that itself
         self.cluster.switch_over()
-        return self._old.name
-
-    def stop(self) -> Restart:
-        """Wait until the old leader follows."""
-        assert self._old is not None
-        self.cluster.wait_for_another(self._old)
-        self.cluster.wait_until_whole()
-        return NO_RESTART
 
 
 @contextmanager

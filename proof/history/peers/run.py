@@ -141,6 +141,21 @@ def _need(program: str) -> None:
         raise Absent(f"{program} is not installed")
 
 
+def _quorum(how: str, method: str, *, pushed: bool) -> Peer:
+    """Return quorum queues of RabbitMQ, by the way in which clients take messages."""
+    return Peer(
+        title=f"RabbitMQ {{version}}, quorum, {how}",
+        make=_rabbitmq("quorum", pushed=pushed),
+        said="a message that was confirmed is on the disk of a majority, and stays",
+        source="RabbitMQ documentation: quorum queues, confirms",
+        settings=f"one node; quorum queues with one member, publisher confirms; {method}",
+        version=("dpkg-query", "-W", "rabbitmq-server"),
+        connection=True,
+        quiet_s=(1.0, 4.0),
+        not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
+    )
+
+
 PEERS: Final = {
     "beanstalkd": Peer(
         title="beanstalkd {version}, sync at each write",
@@ -230,28 +245,8 @@ PEERS: Final = {
         quiet_s=(1.0, 4.0),
         not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
     ),
-    "rabbitmq-quorum": Peer(
-        title="RabbitMQ {version}, quorum, consumed",
-        make=_rabbitmq("quorum", pushed=True),
-        said="a message that was confirmed is on the disk of a majority, and stays",
-        source="RabbitMQ documentation: quorum queues, confirms",
-        settings="one node; quorum queues with one member, publisher confirms; basic.consume",
-        version=("dpkg-query", "-W", "rabbitmq-server"),
-        connection=True,
-        quiet_s=(1.0, 4.0),
-        not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
-    ),
-    "rabbitmq-quorum-get": Peer(
-        title="RabbitMQ {version}, quorum, `basic.get`",
-        make=_rabbitmq("quorum", pushed=False),
-        said="a message that was confirmed is on the disk of a majority, and stays",
-        source="RabbitMQ documentation: quorum queues, confirms",
-        settings="one node; quorum queues with one member, publisher confirms; basic.get",
-        version=("dpkg-query", "-W", "rabbitmq-server"),
-        connection=True,
-        quiet_s=(1.0, 4.0),
-        not_promised=frozenset({"back"}),  # nothing confirms an acknowledgement
-    ),
+    "rabbitmq-quorum": _quorum("consumed", "basic.consume", pushed=True),
+    "rabbitmq-quorum-get": _quorum("`basic.get`", "basic.get", pushed=False),
 }
 
 
