@@ -18,7 +18,7 @@ from benchmarks.load.job import Job
 from benchmarks.load.workloads import LoadFailed
 from benchmarks.peers.base import Absent, Subject, SubjectFailed
 from benchmarks.peers.leasehold import Leasehold
-from benchmarks.peers.others import Azurite, Beanstalkd, NoOp
+from benchmarks.peers.others import Azurite, Beanstalkd, NoOp, OwnNoOp
 from benchmarks.peers.postgres import Pgmq, PostgresPlace, SkipLocked
 from benchmarks.records import CaseInfo, Failure, Measured, Restart, Run, Sample, SubjectInfo
 from benchmarks.suites import Case, SubjectPlan, Suite
@@ -153,7 +153,8 @@ class Harness:
         if plan.kind in {"pgmq", "skip-locked"}:
             make = Pgmq if plan.kind == "pgmq" else SkipLocked
             return make(name, title, workspace, self._options.postgres)
-        return (NoOp if plan.kind == "noop" else Beanstalkd)(name, title, workspace)
+        others = {"noop": NoOp, "noop-own": OwnNoOp, "beanstalkd": Beanstalkd}
+        return others[plan.kind](name, title, workspace)
 
     def _bring_waiting(self, plan: SubjectPlan, subject: Subject) -> None:
         """See to it that the waiting messages are there, and no others."""
@@ -222,7 +223,7 @@ class Harness:
         self._run.failures.append(
             Failure(case=case, subject=plan.name, round=round_number, reason=reason)
         )
-        if plan.kind in {"leasehold", "noop"}:
+        if plan.kind in {"leasehold", "noop", "noop-own"}:
             raise Aborted(f"{plan.title}, {case}: {reason}")
         self._progress.say(f"{plan.title} failed in {case} and is left out of it: {reason}")
 

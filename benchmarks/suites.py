@@ -16,7 +16,8 @@ class SubjectPlan:
     """One server to start."""
 
     kind: str
-    """``leasehold``, ``azurite``, ``beanstalkd``, ``pgmq``, ``skip-locked`` or ``noop``."""
+    """``leasehold``, ``azurite``, ``beanstalkd``, ``pgmq``, ``skip-locked``, ``noop`` or
+    ``noop-own``."""
     waiting: int = 0
     """Messages in the queue beforehand."""
 
@@ -30,6 +31,7 @@ class SubjectPlan:
         """Name for people."""
         title = {
             "noop": "no-op HTTP",
+            "noop-own": "no-op HTTP, Leasehold's connections",
             "leasehold": "Leasehold",
             "azurite": "Azurite",
             "skip-locked": "PostgreSQL, SKIP LOCKED",
@@ -100,6 +102,7 @@ _AZURITE = SubjectPlan(kind="azurite")
 _AZURITE_5K = SubjectPlan(kind="azurite", waiting=5_000)
 _BEANSTALKD = SubjectPlan(kind="beanstalkd")
 _NOOP = SubjectPlan(kind="noop")
+_NOOP_OWN = SubjectPlan(kind="noop-own")
 
 _SMOKE = Suite(
     name="smoke",
@@ -108,7 +111,11 @@ _SMOKE = Suite(
     duration_s=0.3,
     warmup_s=0.0,
     cases=(
-        Case(workload="cycle", connections=8, subjects=(_EMPTY, _1K, _AZURITE, _BEANSTALKD, _NOOP)),
+        Case(
+            workload="cycle",
+            connections=8,
+            subjects=(_EMPTY, _1K, _AZURITE, _BEANSTALKD, _NOOP_OWN, _NOOP),
+        ),
         Case(workload="cycle", connections=8, subjects=(_EMPTY, _NOOP), auth="sharedkey"),
         Case(workload="phases", connections=1, subjects=(_EMPTY, _BEANSTALKD, _NOOP)),
         Case(workload="phases", connections=8, subjects=(_EMPTY, _1K), batch=32),
@@ -128,10 +135,10 @@ _QUICK = Suite(
         Case(
             workload="cycle",
             connections=32,
-            subjects=(_EMPTY, _BEANSTALKD, _NOOP, _100K, _AZURITE, _AZURITE_5K),
+            subjects=(_EMPTY, _BEANSTALKD, _NOOP_OWN, _NOOP, _100K, _AZURITE, _AZURITE_5K),
         ),
-        Case(workload="cycle", connections=1, subjects=(_EMPTY, _BEANSTALKD, _NOOP)),
-        Case(workload="cycle", connections=256, subjects=(_EMPTY, _BEANSTALKD, _NOOP)),
+        Case(workload="cycle", connections=1, subjects=(_EMPTY, _BEANSTALKD, _NOOP_OWN, _NOOP)),
+        Case(workload="cycle", connections=256, subjects=(_EMPTY, _BEANSTALKD, _NOOP_OWN, _NOOP)),
         Case(workload="cycle", connections=32, subjects=(_EMPTY, _NOOP), auth="sharedkey"),
         Case(workload="cycle", connections=256, subjects=(_EMPTY, _NOOP), auth="sharedkey"),
         Case(workload="phases", connections=32, subjects=(_EMPTY, _100K, _BEANSTALKD, _NOOP)),
@@ -150,7 +157,7 @@ _BACKLOG = Suite(
     duration_s=5.0,
     warmup_s=1.0,
     cases=(
-        Case(workload="cycle", connections=32, subjects=(*_BACKLOGS, _NOOP)),
+        Case(workload="cycle", connections=32, subjects=(*_BACKLOGS, _NOOP_OWN, _NOOP)),
         Case(workload="phases", connections=32, subjects=_BACKLOGS),
         Case(workload="phases", connections=32, subjects=_BACKLOGS, batch=32),
         Case(workload="cycle", connections=1, subjects=_BACKLOGS),
@@ -159,7 +166,7 @@ _BACKLOG = Suite(
     restarts=5,
 )
 
-_PEERS = (_BEANSTALKD, _NOOP, _AZURITE, _AZURITE_5K)
+_PEERS = (_BEANSTALKD, _NOOP_OWN, _NOOP, _AZURITE, _AZURITE_5K)
 
 _FULL = Suite(
     name="full",

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 import uvicorn
 
+import leasehold
 from benchmarks.load.job import Dialect
 from benchmarks.peers.base import Absent, Subject, accepts
 from benchmarks.workspace import Workspace, python
@@ -37,6 +38,18 @@ class NoOp(Subject):
     def is_ready(self) -> bool:
         """See :class:`Subject`."""
         return accepts(self.port)
+
+
+class OwnNoOp(NoOp):
+    """Leasehold's own class of connections, with an application that answers 200 at once."""
+
+    def prepare(self) -> None:
+        """Name the version."""
+        self.version = leasehold.__version__
+
+    def command(self) -> list[str]:
+        """See :class:`Subject`."""
+        return python("-m", "benchmarks.peers.noop", str(self.port))
 
 
 class Beanstalkd(Subject):

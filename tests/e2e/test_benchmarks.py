@@ -296,7 +296,7 @@ def test_handles_are_cut_out_of_an_answer() -> None:
     assert f"/{first}?popreceipt=AgAB%2B%2Fx%3D&".encode() in dialect.delete(handles[0])
 
 
-def _sample(subject: str, per_s: float, cpu_us: float = 50.0) -> Sample:
+def _sample(subject: str, per_s: float, cpu_us: float = 50.0, case: str = CYCLE) -> Sample:
     operations = round(per_s)
     phase = Phase(
         name="cycle",
@@ -308,9 +308,9 @@ def _sample(subject: str, per_s: float, cpu_us: float = 50.0) -> Sample:
         generator_cpu_s=0.1,
         generator_kernel_s=0.1,
     )
-    memory = Memory(resident=150_000_000, anonymous=90_000_000, peak=190_000_000)
+    memory = Memory(resident=100_000_000, anonymous=90_000_000, peak=110_000_000)
     measured = Measured(phases=(phase,), waiting_before=0, waiting_after=0, memory=memory)
-    return Sample(case=CYCLE, subject=subject, round=1, measured=measured, disk_bytes=0)
+    return Sample(case=case, subject=subject, round=1, measured=measured, disk_bytes=0)
 
 
 def _verdicts(run: Run) -> dict[str, Bar]:
@@ -322,19 +322,24 @@ def test_bars_compare_the_medians_of_one_run() -> None:
     run = Run(suite="x", started="", machine={}, source={}, options={})
     run.subjects = [SubjectInfo(name="leasehold-10M", title="", waiting=10_000_000)]
     run.samples = [
-        _sample("leasehold", 10_000),
-        _sample("leasehold-10M", 9_000, cpu_us=70.0),
+        _sample("leasehold", 13_000),
+        _sample("leasehold-10M", 12_500, cpu_us=70.0),
         _sample("beanstalkd", 8_000),
-        _sample("noop", 40_000),
+        _sample("noop", 20_000),
+        _sample("noop-own", 40_000),
+        _sample("leasehold", 1_000, case="cycle/1/sas"),
+        _sample("beanstalkd", 2_000, case="cycle/1/sas"),
     ]
     run.restarts = [
         Restart(subject="leasehold-10M", round=1, cold=cold, ready_s=0.5, answer_s=answer_s)
         for cold, answer_s in ((False, 0.6), (True, 2.5))
     ]
     found = _verdicts(run)
-    assert found["cycle against beanstalkd with fsync"].value == pytest.approx(1.25)
+    assert found["cycle against beanstalkd with fsync"].value == pytest.approx(1.625)
     assert found["cycle against beanstalkd with fsync"].passed is True
-    assert found["cycle against the no-op"].passed is False
+    assert found["the same with one connection"].value == pytest.approx(0.5)
+    assert found["the same with one connection"].passed is False
+    assert found["cycle against the no-op on the same connections"].passed is False
     assert found["cycle against Azurite, 5,000 waiting"].passed is None
     assert found["CPU per operation, 10 M waiting against empty"].passed is False
     assert found["time per operation, 10 M waiting against empty"].passed is True
