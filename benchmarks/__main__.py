@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 
 from benchmarks import report, workspace
-from benchmarks.figures import rows
+from benchmarks.figures import Bar, rows
 from benchmarks.machine import describe_machine, describe_source, measure_fsync
 from benchmarks.peers.postgres import PostgresPlace
 from benchmarks.records import Run
@@ -33,6 +33,7 @@ from benchmarks.suites import SUITES
 from benchmarks.summary import bars, warnings
 from leasehold.clock import SystemClock
 
+RESULTS = Path(__file__).parent / "results"
 _CLOCK = SystemClock()
 
 
@@ -132,6 +133,23 @@ def show(file: Path) -> None:
 def compare(before: Path, after: Path) -> None:
     """Show what changed from one result to another."""
     report.show_comparison(read(before), read(after), report.make_console())
+
+
+@main.command("bars")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
+def show_bars(files: tuple[Path, ...]) -> None:
+    """Show what was promised beside what results say of it, by default those of the newest runs."""
+    console = report.make_console()
+    for file in files or sorted(RESULTS.glob("*.json")):
+        content = json.loads(file.read_text())
+        # Those of suites are what is promised today, whenever it was measured.
+        found = (
+            bars(read(file))
+            if "samples" in content
+            else [Bar(**each) for each in content.get("bars", ())]
+        )
+        if measured := [bar for bar in found if bar.passed is not None]:
+            console.print(report.bars_table(measured, file.name))
 
 
 @main.command()

@@ -142,13 +142,13 @@ def _restart_table(run: Run) -> Table:
     return table
 
 
-def bars_table(found: Iterable[Bar]) -> Table:
+def bars_table(found: Iterable[Bar], title: str = "Bars") -> Table:
     """Return the promises and whether they were kept."""
-    table = Table("bar", "promised", "measured", "", "figures", title="Bars")
+    table = Table("bar", "promised", "measured", "", "figures", title=title)
     verdicts = {True: ("pass", "green"), False: ("FALLS SHORT", "red"), None: ("-", "yellow")}
     for bar in found:
         word, colour = verdicts[bar.passed]
-        value = "" if bar.value is None else f"{bar.value:.2f}"
+        value = "" if bar.value is None else f"{bar.value:,.2f}"
         table.add_row(bar.name, bar.bound, value, Text(word, colour), bar.detail)
     return table
 

@@ -33,6 +33,7 @@ from benchmarks.records import (
     Sample,
     SubjectInfo,
 )
+from benchmarks.single import Record, print_bars
 from benchmarks.summary import CYCLE, bars, warnings
 from benchmarks.workspace import REPOSITORY, environment
 
@@ -119,9 +120,24 @@ def test_show_and_compare(smoke: Path) -> None:
     shown = _harness("show", str(smoke))
     assert shown.returncode == 0, shown.stderr
     assert "cycle against the no-op" in shown.stdout
+    held = _harness("bars", str(smoke))
+    assert (held.returncode, held.stdout) == (0, ""), held.stderr  # nothing that was promised
     compared = _harness("compare", str(smoke), str(smoke))
     assert compared.returncode == 0, compared.stderr
     assert "cycle/8/sas" in compared.stdout
+
+
+def test_bars_of_programs_that_stand_by_themselves(tmp_path: Path) -> None:
+    """Each writes down what it was held against, and all are shown together."""
+    out = tmp_path / "one.json"
+    promised = {"rows_per_s": (">=", 100.0), "wait_ms": ("<=", 5.0)}
+    found = print_bars({"rows_per_s": 99.0, "wait_ms": 5.0, "more": 1.0}, promised, 1)
+    Record("one").write(out, {"rounds": 3}, found)
+    assert [bar.passed for bar in found] == [False, True]
+    shown = _harness("bars", str(out))
+    assert shown.returncode == 0, shown.stderr
+    assert "FALLS SHORT" in shown.stdout
+    assert ">= 100" in shown.stdout
 
 
 def test_show_refuses_another_file(tmp_path: Path) -> None:
