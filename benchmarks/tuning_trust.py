@@ -139,7 +139,13 @@ def asking(ask: Callable[[Sequence[Lease], float], Told], sight: Sight) -> Polic
         for hour in hours:
             count = max(1, round(attempts * kind.share * hour.load / load))
             handling = Handling(told.timeout_s, 1.0)
-            seen += leases(hour.work, handling, case.crash_rate, sight, random, attempts=count)
+            # Hours differ in how many messages come, however often each of them is tried.
+            most = (math.inf, count) if len(kind.hours) > 1 else (count, math.inf)
+            seen += leases(
+                *(hour.work, handling, case.crash_rate, sight, random),
+                attempts=most[0],
+                messages=most[1],
+            )
             told = ask(seen, told.timeout_s)
         return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -189,10 +190,11 @@ def leases(  # noqa: PLR0913 - what a log depends on
     sight: Sight,
     random: np.random.Generator,
     *,
-    attempts: int,
+    attempts: float = math.inf,
+    messages: float = math.inf,
     own_length: bool = True,
 ) -> Iterator[Lease]:
-    """Yield what a log shows of so many attempts.
+    """Yield what a log shows of so many attempts, or of so many messages if they need less.
 
     Args:
         work: How long it takes.
@@ -201,12 +203,15 @@ def leases(  # noqa: PLR0913 - what a log depends on
         sight: What of it the log shows.
         random: Where chance comes from.
         attempts: How many leases there are in all.
+        messages: How many messages; not all of them come to an end.
         own_length: Whether a message takes as long each time, or each attempt is drawn anew.
     """
     left = attempts
-    lengths = iter(work.draw(random, attempts * (1 if own_length else 2)))
-    while left > 0:
+    drawn = min(attempts, messages * _TRIES)
+    lengths = iter(work.draw(random, int(drawn) * (1 if own_length else 2)))
+    while left > 0 and messages > 0:
         length, message = next(lengths), object()
+        messages -= 1
         for delivery in range(1, _TRIES + 1):
             lease = handling.timeout_s * handling.factor ** (delivery - 1)
             dies_at = random.exponential(1 / crash_rate)
