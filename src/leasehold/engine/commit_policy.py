@@ -150,8 +150,8 @@ class CommitThread:
         self._loop = asyncio.get_running_loop()
         self._tasks: SimpleQueue[tuple[Callable[[], BatchResult], Future[BatchResult]] | None]
         self._tasks = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
-        self._thread.start()
+        self._commit_thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._commit_thread.start()
 
     def begin(self, work: Callable[[], BatchResult]) -> Future[BatchResult]:
         """Do *work* on the thread."""
@@ -170,7 +170,7 @@ class CommitThread:
     def stop(self) -> None:
         """Finish what was begun, and end."""
         self._tasks.put(None)
-        self._thread.join()
+        self._commit_thread.join()
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -207,7 +207,7 @@ class ThreadedCommit:
     def __init__(self, steps: _Steps, done: Done, thread: CommitThread) -> None:
         self._steps = steps
         self._done = done
-        self._thread = thread
+        self._commit_thread = thread
 
     def apply(self, commands: Sequence[AnyCommand], now_ms: int) -> None:
         """See :class:`CommitPolicy`."""
@@ -216,8 +216,8 @@ class ThreadedCommit:
         except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             self._done(BatchResult([], error))
             return
-        future = self._thread.begin(partial(self._steps.commit, results))
-        self._thread.when_over(future, partial(self._committed, commands, now_ms))
+        future = self._commit_thread.begin(partial(self._steps.commit, results))
+        self._commit_thread.when_over(future, partial(self._committed, commands, now_ms))
 
     def _committed(self, commands: Sequence[AnyCommand], now_ms: int, told: BatchResult) -> None:
         """Hear of the commit; a batch that is played once more is played in the loop."""
@@ -236,22 +236,22 @@ class LocalCommit:
         self._done = done
         self._inline_below_s = inline_below_s
         self._typical_s = 0.0
-        self._thread = CommitThread()
+        self._commit_thread = CommitThread()
         steps = _Steps(store, clock)
-        self._inline = InlineCommit(steps, self._learn)
-        self._threaded = ThreadedCommit(steps, self._learn, self._thread)
+        self._in_loop = InlineCommit(steps, self._learn)
+        self._threaded = ThreadedCommit(steps, self._learn, self._commit_thread)
 
     def apply(self, commands: Sequence[AnyCommand], now_ms: int) -> None:
         """See :class:`CommitPolicy`."""
         is_heavy = len(commands) == 1 and weight_of(commands[0]) > MAX_BATCH
         if self._typical_s < self._inline_below_s and not is_heavy:
-            self._inline.apply(commands, now_ms)
+            self._in_loop.apply(commands, now_ms)
         else:
             self._threaded.apply(commands, now_ms)
 
     def stop(self) -> None:
         """See :class:`CommitPolicy`."""
-        self._thread.stop()
+        self._commit_thread.stop()
 
     def _learn(self, result: BatchResult) -> None:
         if result.commit_s is not None:
@@ -287,7 +287,7 @@ class RemoteBatch:
         self._clock = clock
         self._done = done
         self._steps = _Steps(store, clock)
-        self._thread = CommitThread()
+        self._commit_thread = CommitThread()
         self._quick_below_s = _QUICK * inline_below_s
         self._typical_commit_s = 0.0
         self._typical_batch_s = 0.0
@@ -306,18 +306,18 @@ class RemoteBatch:
             is_waited_for = False
         if results is None:
             self._began_s = self._clock.monotonic_s()
-        future = self._thread.begin(partial(self._steps.end, commands, now_ms, results))
+        future = self._commit_thread.begin(partial(self._steps.end, commands, now_ms, results))
         if is_waited_for:
             with contextlib.suppress(TimeoutError):
                 future.result(STAND_BACK_S)
         if future.done():
             self._learn(future.result())
         else:
-            self._thread.when_over(future, self._learn)
+            self._commit_thread.when_over(future, self._learn)
 
     def stop(self) -> None:
         """See :class:`CommitPolicy`."""
-        self._thread.stop()
+        self._commit_thread.stop()
 
     def _try_execute(self, commands: Sequence[AnyCommand], now_ms: int) -> list[Result] | None:
         self._began_s = self._clock.monotonic_s()

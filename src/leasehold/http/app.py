@@ -90,6 +90,26 @@ class RequestStats:
         self._last.seconds.observe(duration_s)
 
 
+class Dialect(Protocol):
+    """What the application asks of a dialect; see :class:`BaseDialect`."""
+
+    def begin(self, request: Request, /) -> Any:
+        """Return a call of which only the header has come."""
+        ...
+
+    async def enter(self, call: Any, /) -> Response | None:
+        """Return a refusal, or None."""
+        ...
+
+    def longest_body(self, call: Any, /) -> int:
+        """Return how many bytes of the body to read."""
+        ...
+
+    async def answer(self, call: Any, /) -> Response:
+        """Answer a call that has entered."""
+        ...
+
+
 class Application:
     """Serves the dialects and the server's own pages.
 
@@ -115,12 +135,12 @@ class Application:
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        dialect: BaseDialect[Any, Any],
+        dialect: Dialect,
         pages: Pages,
         clock: Clock,
         timings: RequestStats,
-        native: BaseDialect[Any, Any] | None = None,
-        mns: BaseDialect[Any, Any] | None = None,
+        native: Dialect | None = None,
+        mns: Dialect | None = None,
         mns_ports: frozenset[int] = frozenset(),
         mns_accounts: Container[str] = (),
         console: BaseDialect[Any, Any] | None = None,
@@ -197,9 +217,7 @@ class Application:
             )
         return _whole(method, response, close=request.body_too_large)
 
-    def _dialect_of(
-        self, server: tuple[str, int] | None, host: str, raw_path: str
-    ) -> BaseDialect[Any, Any]:
+    def _dialect_of(self, server: tuple[str, int] | None, host: str, raw_path: str) -> Dialect:
         """Return who speaks at an address: the port counts first, then the host, then the path."""
         if self._mns is not None and (
             (server is not None and server[1] in self._mns_ports)

@@ -26,6 +26,8 @@ class FaultyBodies:
         self.delete_error: Exception | None = None
         self.gate: asyncio.Event | None = None
         """Puts and gets wait until the test opens it."""
+        self.put_gate: asyncio.Event | None = None
+        """Puts wait at it once they have written."""
         self.waiting = 0
         """How many stand at the gate."""
         self._clock = clock
@@ -40,6 +42,8 @@ class FaultyBodies:
         assert key not in self.kept, "a key was used twice"
         self.kept[key] = data
         self.written_at_ms[key] = self._clock.now_ms()
+        if self.put_gate is not None:
+            await self.put_gate.wait()
 
     async def get(self, key: str) -> bytes:
         """See BodyStore."""

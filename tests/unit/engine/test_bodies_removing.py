@@ -153,8 +153,7 @@ def test_a_server_killed_between_body_and_commit_leaves_an_orphan_that_is_found(
 
     async def scenario(world: World) -> None:
         await world.put(LARGER)
-        batcher: Any = world.engine._batcher
-        batcher.hand_in = lambda pending: None  # it dies before it comes to the commit
+        world.kept.put_gate = asyncio.Event()  # it dies before it comes to the commit
         sending = asyncio.create_task(world.put())
         await until(lambda: len(world.kept.kept) == 2)
         await world.crash()
@@ -240,10 +239,7 @@ def test_the_search_spares_what_is_being_written() -> None:
 
     async def scenario(world: World) -> None:
         await world.put()
-        batcher: Any = world.engine._batcher
-        hand_in = batcher.hand_in
-        # The next put does not come to its commit.
-        batcher.hand_in = lambda pending: type(pending[0]) is c.Put or hand_in(pending)
+        world.kept.put_gate = asyncio.Event()  # the next put does not come to its commit
         sending = asyncio.create_task(world.put(LARGER))
         await until(lambda: len(world.kept.kept) == 2)
         world.clock.advance(ms=2 * ORPHAN_AGE_MS)

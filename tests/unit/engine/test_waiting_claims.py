@@ -160,27 +160,28 @@ def test_two_that_ask_for_one_claim_both_get_it(waits: bool) -> None:
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_what_is_given_back_is_visible_when_that_is_answered(
-    monkeypatch: pytest.MonkeyPatch, *, deleted: bool
+    *,
+    deleted: bool,
 ) -> None:
     """Though it goes in steps, and others have their turn in between."""
-    monkeypatch.setattr(k, "FOLD_STEP", 2)
+    count = 3 * k.FOLD_STEP
 
     async def scenario(world: World) -> None:
         await world.attach()
-        await world.do(*[put()] * 9)
-        await world.do(claim())
+        await world.do(*[put()] * count)
+        await world.do(claim(limit=count))
         world.store.batches.clear()
         command: AnyCommand = k.GiveBackClaim("a", "queue", "s", 1, 1)
         if deleted:
             command = k.DeleteStream("a", "queue", "s")
         given_back, taken = await asyncio.gather(
-            world.engine.perform(command), world.engine.perform(receive(limit=9))
+            world.engine.perform(command), world.engine.perform(receive(limit=count))
         )
         assert given_back == c.DONE
         assert isinstance(taken, tuple)
-        assert 0 < len(taken) < 9
-        (rest,) = await world.do(receive(limit=9))
-        assert len(taken) + len(rest) == 9
+        assert 0 < len(taken) < count
+        (rest,) = await world.do(receive(limit=count))
+        assert len(taken) + len(rest) == count
 
     play(scenario)
 

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import uvloop
 
@@ -127,11 +127,11 @@ class Harness:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.dialect = StubDialect()
         app = HastyApplication(
-            dialect=cast("Any", self.dialect),
+            dialect=self.dialect,
             pages=NoPages(),
             clock=self.clock,
             timings=RequestStats(),
-            native=cast("Any", self.dialect),
+            native=self.dialect,
         )
         self.state = state = ServerState(self.guard, self.clock)
         server = await self._loop.create_server(

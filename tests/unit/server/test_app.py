@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -69,7 +69,7 @@ class World:
     def make(self, **options: Any) -> Application:
         """Return an application with other options."""
         return Application(
-            dialect=cast("Any", self.dialect),
+            dialect=self.dialect,
             pages=Pages(),
             clock=self.clock,
             timings=self.stats,

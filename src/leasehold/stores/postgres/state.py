@@ -139,13 +139,11 @@ class SharedState(State):
                 query = _TO_TAKE.get(query, query)
         return self.cursor.execute(self.sql[query], bounds).fetchall()
 
-    @staticmethod
-    def keys_of(row_keys: Iterable[int]) -> object:
+    def keys_of(self, row_keys: Iterable[int]) -> object:
         """Return numbers as one value that statements can look them up in."""
         return array_of(tuple(row_keys))
 
-    @staticmethod
-    def names_of(names: Sequence[str]) -> object:
+    def names_of(self, names: Sequence[str]) -> object:
         """Return texts as one value that statements can look them up in."""
         return array_of(names)
 

@@ -382,14 +382,14 @@ class _Looks:
         bounds = self.state.names_of(names), self.now_ms, limit, -1 if is_ordered else limit
         for lane, until_ms in self._lanes(grouped=True):
             counts: dict[tuple[str, bool], int] = {}
-            for name, *row in self.state.fetch(query, (lane, *bounds)):
-                heads = found[name]
+            for name, *columns in self.state.fetch(query, (lane, *bounds)):
+                heads, row = found[name], tuple(columns)
                 again = Cell.dequeue_count(row) > 0
                 heads.received += again and until_ms is None
                 counts[name, again] = count = counts.get((name, again), 0) + 1
                 if count >= limit and not (again and is_ordered):
                     heads.is_whole = False
-                heads.rows.append(tuple(row) if until_ms is None else visible_from(row, until_ms))
+                heads.rows.append(row if until_ms is None else visible_from(row, until_ms))
         for heads in found.values():
             if len(heads.rows) > 1:
                 heads.rows.sort(key=_place if is_ordered else self.rank_of)

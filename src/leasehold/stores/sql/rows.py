@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
@@ -21,31 +21,13 @@ from leasehold.stores.sql.catalog import (
 from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sql.state import State
 
-Row: TypeAlias = tuple[
-    int,
-    bytes,
-    int,
-    int,
-    int,
-    int,
-    int,
-    bytes,
-    int,
-    int,
-    int,
-    int,
-    str | None,
-    str | None,
-    int,
-    str | None,
-    str | None,
-]
+Row: TypeAlias = tuple[Any, ...]
 """A row as the statements that read messages give it, its columns in the order of :class:`Cell`.
 
-Some statements add one column. Rows stay plain tuples: to make a NamedTuple of each takes 0.4 us,
-and a claim has 1.5 us for each message. Unpacking is the fastest way to many columns.
+Some add one, so no length is told. Rows stay plain tuples: to make a NamedTuple of each takes 0.4
+us, and a claim has 1.5 us for each message. Unpacking is the fastest way to many columns.
 """
-CellOf: TypeAlias = Callable[[tuple[Any, ...]], Any]
+CellOf: TypeAlias = Callable[[Row], Any]
 _VISIBLE_AT: Final = 4
 
 
@@ -117,7 +99,7 @@ def detail_of(text: str | None, saved: str | None) -> Detail:
 
 def visible_from(row: Row, moment_ms: int) -> Row:
     """Return a row as that of a message that is visible from another moment on."""
-    return cast("Row", (*row[:_VISIBLE_AT], moment_ms, *row[_VISIBLE_AT + 1 :]))
+    return (*row[:_VISIBLE_AT], moment_ms, *row[_VISIBLE_AT + 1 :])
 
 
 class Kept(NamedTuple):

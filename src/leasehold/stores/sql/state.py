@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from leasehold.domain.errors import AccountMoved
 from leasehold.domain.groups import Turns
@@ -31,9 +31,9 @@ from leasehold.stores.sql.statements import Cursor
 class State(ABC):
     """Shared state of one store; counts and row keys taken belong to the open batch."""
 
-    removes_all_from: int = statements.SET_WISE
+    removes_all_from: ClassVar[int] = statements.SET_WISE
     """From so many messages on, looking at all and then removing them is the faster way."""
-    fronts: frozenset[str] = frozenset()
+    fronts: ClassVar[frozenset[str]] = frozenset()
     """Queries in whose place one statement can say all that matters of groups: where nobody else
     writes, what holds a group up needs no look of its own once the group is locked."""
 
@@ -84,14 +84,12 @@ class State(ABC):
     def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""
 
-    @staticmethod
     @abstractmethod
-    def keys_of(row_keys: Iterable[int]) -> object:
+    def keys_of(self, row_keys: Iterable[int]) -> object:
         """Return numbers as one value that statements can look them up in."""
 
-    @staticmethod
     @abstractmethod
-    def names_of(names: Sequence[str]) -> object:
+    def names_of(self, names: Sequence[str]) -> object:
         """Return texts as one value that statements can look them up in."""
 
     @abstractmethod

@@ -377,13 +377,11 @@ class SqliteState(State):
             self.log.bytes_kept = noted + self.value("log_bytes", (noted_seq or 0,))
         self.log.load()
 
-    @staticmethod
-    def keys_of(row_keys: Iterable[int]) -> object:
+    def keys_of(self, row_keys: Iterable[int]) -> object:
         """Return numbers as one value that statements can look them up in."""
         return apsw.carray(array("q", row_keys))
 
-    @staticmethod
-    def names_of(names: Sequence[str]) -> object:
+    def names_of(self, names: Sequence[str]) -> object:
         """Return texts as one value that statements can look them up in, as bytes."""
         return apsw.carray(tuple([name.encode() for name in names]))
 

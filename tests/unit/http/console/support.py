@@ -72,7 +72,8 @@ class Console:
     def __init__(self, folder: Path | None = None) -> None:
         self.clock = ManualClock()
         self.runner = asyncio.Runner()
-        self.engine = Engine(MemoryStore(), self.clock)
+        self.store = MemoryStore()
+        self.engine = Engine(self.store, self.clock)
         self.accounts = {
             ACCOUNT: Account(name=ACCOUNT, keys=(b64decode(KEY), b64decode(SECOND_KEY))),
             "other": Account(name="other", keys=(b"o" * 32,)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from leasehold.auth.console import MAX_SESSION_MS
 from leasehold.domain.admin import CountMessages
+from leasehold.domain.command import AnyCommand
 from leasehold.http.console import live
 from tests.unit.http.console.support import ACCOUNT, QUEUE, Console
 
@@ -195,15 +197,14 @@ def test_idle_queues_are_not_counted_again(
     stream = Stream(console, fields)
     stream.next()
     counted: list[str] = []
-    perform = console.engine.perform
+    execute = console.store.execute
 
-    async def watched(command: Any) -> Any:
-        if type(command) is CountMessages:
-            counted.append(command.queue)
-        return await perform(command)
+    def watched(batch: Sequence[AnyCommand], *, now_ms: int) -> list[Any]:
+        counted.extend(each.queue for each in batch if type(each) is CountMessages)
+        return execute(batch, now_ms=now_ms)
 
     put(console, fields)
-    monkeypatch.setattr(console.engine, "perform", watched)
+    monkeypatch.setattr(console.store, "execute", watched)
     look(console)
     assert counted == ["orders"]
     stream.close()
