@@ -23,8 +23,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-setup: $(READY) ## Build .venv with the `leasehold` command and all tools, and install the git hooks
+setup: $(READY) ## Build .venv with the `leasehold` command and all tools, compile the hot path, install the git hooks
 	@sh tools/install_hooks.sh
+	$(BIN)/python tools/make_compiled.py --install
 
 demo: $(READY) ## Run the main job: the video pipeline on a Spark cluster, an executor killed in the middle
 	$(BIN)/python -m examples.video_pipeline
@@ -40,6 +41,9 @@ test: $(READY) ## Run the tests, but for those of `make test-long` and `make tes
 
 test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
 	$(BIN)/pytest -n 2 --dist worksteal -m long
+
+test-pure: $(READY) ## Run the tests on pure Python, or some: make test-pure TESTS=tests/contract
+	COMPILED_LEASEHOLD=0 $(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
 test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-pyspark PYSPARK=4.1.4
 	$(BIN)/python tools/try_pyspark.py $(PYSPARK)
@@ -103,7 +107,7 @@ deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be 
 	$(BIN)/python tools/get_helm.py
 	$(BIN)/pytest tests/unit/deploy -q -rs
 
-wheel: $(READY) ## Build the wheel and try it in an environment of its own
+wheel: $(READY) ## Build the wheel, and one of the compiled hot path, and try both in an environment of their own
 	$(BIN)/python tools/try_wheel.py
 
 wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root and debootstrap)
@@ -112,4 +116,4 @@ wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root a
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean

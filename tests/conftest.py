@@ -14,6 +14,8 @@ import hypothesis
 import pytest
 import structlog
 
+import leasehold
+
 ROOT: Final = Path(__file__).parent
 SPARK: Final = ROOT / "spark"
 """These share one session of Spark in a process; its Java costs more than most of them."""
@@ -42,6 +44,11 @@ def pytest_configure() -> None:
         processors=[*processors, renderer],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+
+
+def pytest_report_header() -> str:
+    """Say what is tested: `make setup` compiles, and edited sources run as they are."""
+    return f"hot path: {leasehold.form()}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,9 @@ Without extras the command must serve a message, and see it in the queue. That c
 out of the wheel and libraries that only the developers have. Tells how long it was from the wheel
 to that message, and how large the libraries are; fails if they are larger than they may be.
 
+Where C can be compiled, the wheel of the compiled hot path is built as well (``make_compiled.py``),
+added to that environment, and must serve a message too.
+
 ``python tools/try_wheel.py --bare`` does the same in a Debian 12 that has Python 3.11 and nothing
 else, in a folder that debootstrap fills: it asks for root. ``--wheel FILE`` tries a wheel that is
 there, as is done inside of that folder, where only the standard library is.
@@ -12,6 +15,7 @@ there, as is done inside of that folder, where only the standard library is.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import resource
@@ -28,6 +32,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DIST: Final = ROOT / "dist"
+COMPILED: Final = "leasehold_compiled-*.whl"
 CONSTRAINTS: Final = "constraints.txt"
 MB: Final = 1_000_000
 MAX_MB: Final = 60
@@ -88,8 +93,12 @@ def sizes(folder: Path) -> Counter[str]:
     return found
 
 
-def serve_and_talk(programs: Path, folder: Path) -> None:
-    """Start a server, exchange a message with it, and look at it from the command line."""
+def serve_and_talk(programs: Path, folder: Path) -> str:
+    """Start a server, exchange a message with it, and look at it from the command line.
+
+    Returns:
+        What the server says of its form: "compiled" or "pure".
+    """
     server = subprocess.Popen(
         [programs / "leasehold", "serve", "--port", "0", "--data", folder / "data"],
         stderr=subprocess.PIPE,
@@ -98,6 +107,7 @@ def serve_and_talk(programs: Path, folder: Path) -> None:
     )
     try:
         assert server.stderr is not None
+        started = next(line for line in server.stderr if "server.started" in line)
         ready = next(line for line in server.stderr if "server.ready" in line)
         found = re.search(r"http://[\d.]+:\d+", ready)
         assert found, ready
@@ -110,6 +120,7 @@ def serve_and_talk(programs: Path, folder: Path) -> None:
         server.terminate()
         code = server.wait(timeout=30)
     assert code == 0, f"the server ended with {code}"
+    return str(json.loads(started)["form"])
 
 
 def spent_s() -> float:
@@ -118,15 +129,27 @@ def spent_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def try_it(wheel: Path) -> int:
-    """Install a wheel, exchange a message, and tell what that took; 1 if it is too large."""
+def try_it(wheel: Path, compiled: Path | None) -> int:
+    """Install a wheel, exchange a message, and tell what that took; 1 if it is too large.
+
+    Args:
+        wheel: Leasehold's.
+        compiled: That of its hot path, tried afterwards; None for none.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         began_s, before_s = time.monotonic(), spent_s()
         programs = environment(folder / "bare", wheel)
-        serve_and_talk(programs, folder)
+        form = serve_and_talk(programs, folder)
+        assert form == "pure", form
         took_s, worked_s = time.monotonic() - began_s, spent_s() - before_s
         found = sizes(programs.parent)
+        if compiled is not None:
+            run(programs / "pip", "install", "--quiet", "--no-deps", "--no-index", compiled)
+            form = serve_and_talk(programs, folder / "compiled")
+            assert form == "compiled", form
+            more_mb = (sizes(programs.parent).total() - found.total()) / MB
+            print(f"the compiled hot path takes {more_mb:.1f} MB more")
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"Python {python}: {took_s:.1f} s from wheel to message, {worked_s:.1f} s of processors")
     largest = ", ".join(f"{name} {size / MB:.1f}" for name, size in found.most_common(SHOWN))
@@ -166,6 +189,14 @@ def build() -> Path:
     return wheel
 
 
+def build_compiled() -> Path | None:
+    """Build the wheel of the compiled hot path; None where that cannot be."""
+    for old in DIST.glob(COMPILED):
+        old.unlink()
+    run(sys.executable, Path(__file__).with_name("make_compiled.py"))
+    return next(DIST.glob(COMPILED), None)
+
+
 def main() -> int:
     """Build, install, try."""
     parser = argparse.ArgumentParser(description="Try the wheel")
@@ -173,7 +204,9 @@ def main() -> int:
     parser.add_argument("--wheel", type=Path, help="one that is there already")
     given = parser.parse_args()
     wheel: Path = given.wheel or build()
-    return try_in_bare_debian(wheel) if given.bare else try_it(wheel)
+    if given.bare:
+        return try_in_bare_debian(wheel)
+    return try_it(wheel, None if given.wheel else build_compiled())
 
 
 if __name__ == "__main__":

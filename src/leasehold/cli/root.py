@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import click
 from click.shell_completion import get_completion_class
 
-from leasehold import __version__
+from leasehold import __version__, form
 from leasehold.cli.server import health, serve, show_settings
 
 # --- lazy --------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def version(*, as_json: bool) -> None:
 
 def _print_version(*, as_json: bool) -> None:
     if as_json:
-        found = {"leasehold": __version__, "python": platform.python_version()}
+        found = {"leasehold": __version__, "form": form(), "python": platform.python_version()}
         click.echo(json.dumps(found))
     else:
         click.echo(f"{PROGRAM} {__version__}")

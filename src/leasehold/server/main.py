@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import structlog
 import uvloop
 
-from leasehold import __version__
+from leasehold import __version__, form
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
@@ -214,7 +214,7 @@ class Running(NamedTuple):
 async def _run(settings: Settings, clock: Clock, announce: Announce | None) -> int:
     url = settings.store_url
     place = {"data": str(settings.data)} if url is None else {"store": repr(url)}
-    _log.info("server.started", version=__version__, **place, pid=os.getpid())
+    _log.info("server.started", version=__version__, form=form(), **place, pid=os.getpid())
     _warn_of_public_keys(settings)
     if settings.test_mode:
         _log.warning(

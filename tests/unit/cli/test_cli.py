@@ -50,7 +50,9 @@ def test_version(run: Any) -> None:
     assert run("version").output == f"leasehold {__version__}\n"
     assert run("--version").output == f"leasehold {__version__}\n"
     for words in (("--version", "--json"), ("--json", "--version"), ("version", "--json")):
-        assert json.loads(run(*words).output)["leasehold"] == __version__
+        told = json.loads(run(*words).output)
+        assert told["leasehold"] == __version__
+        assert told["form"] in {"compiled", "pure"}
     alone = run("--json", "version")
     assert (alone.exit_code, "--json goes with --version" in alone.output) == (2, True)
 
