@@ -343,6 +343,7 @@ def _apart(task: Callable[[], dict[str, Any]], limit_s: float | None) -> dict[st
 
 def main() -> int:
     """Run the command."""
+    os.environ["COMPILED_LEASEHOLD"] = "0"  # compiled functions have no code to exchange
     options = _options()
     files = [file for path in options.modules for file in sorted(_files(path.resolve()))]
     mutants = [each for path in files for each in mutants_of(path)]

@@ -27,6 +27,9 @@ PAGES: Final = (ARCHITECTURE, DOCS / "explanation/change-it.md", ROOT / "CONTRIB
 _FILE: Final = re.compile(r"[\w/.-]+\.(?:py|sql|toml|sh)")
 _ROUND: Final = ("server/main.py", "testing/", "engine/faults.py", "http/test_mode.py")
 """What runs around every request: the loop of the server, and what the test stands on."""
+needs_pure = pytest.mark.skipif(
+    leasehold.form() == "compiled", reason="nobody sees compiled calls; CI runs it on pure Python"
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -73,6 +76,7 @@ def traced() -> Iterator[Callable[[], list[str]]]:
         threading.setprofile(None)
 
 
+@needs_pure
 def test_a_put_passes_the_files_told_in_their_order_and_no_others() -> None:
     """On SQLite, through Azure's SDK, when the server has warmed up.
 
@@ -97,6 +101,7 @@ def test_a_put_passes_the_files_told_in_their_order_and_no_others() -> None:
     assert len(in_order) <= 20
 
 
+@needs_pure
 def test_a_receive_that_waits_passes_the_files_told() -> None:
     """It waits until another client puts a message."""
     with traced() as seen, InProcessServer(store="sqlite") as server, server.client() as client:
@@ -162,6 +167,7 @@ def claim_files() -> list[str]:
     return re.findall(r"^\| \d+ \| `([^`]+)`", page, re.MULTILINE)
 
 
+@needs_pure
 def test_a_claim_passes_the_files_told_in_their_order_and_no_others() -> None:
     """On SQLite, opened when Spark asks for it, when the server has warmed up."""
     with micro_batches(prefetchClaim="false") as run:
@@ -171,6 +177,7 @@ def test_a_claim_passes_the_files_told_in_their_order_and_no_others() -> None:
     assert len(in_order) <= 40
 
 
+@needs_pure
 def test_a_claim_that_was_opened_ahead_passes_no_others() -> None:
     """It is opened beside the micro-batch before it, and waits for nothing."""
     with micro_batches(backlog=20, maxMessagesPerTrigger="10") as run:
