@@ -321,7 +321,7 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             DIST.mkdir(exist_ok=True)
             print(shutil.copy(cached(digests), DIST))
-    except (NotHere, CompileFailed) as why:
+    except (NotHere, CompileFailed, OSError, subprocess.CalledProcessError) as why:
         print(f"Nothing is compiled, Leasehold runs as pure Python: {why}.")
         # A developer can go on without it; whoever builds a release has to know.
         return 0 if is_install or isinstance(why, NotHere) else 1

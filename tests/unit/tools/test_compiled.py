@@ -121,6 +121,18 @@ def test_a_failure_is_told(
     assert "out of luck" in log.read_text()
 
 
+@pytest.mark.usefixtures("no_cache")
+def test_a_cache_that_cannot_be_written_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It spoils no setup either."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(make_compiled, "CACHE", tmp_path / "file" / "cache")
+    monkeypatch.setattr(make_compiled, "check_compiler", lambda: None)
+    assert make_compiled.main(["--install"]) == 0
+    assert "pure Python: [Errno 20] Not a directory" in capsys.readouterr().out
+
+
 # --- what mypyc does not do ----------------------------------------------------------------------
 
 
