@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ class ServerProcesses:
 
     def __init__(self, pids: Iterable[int], leave_out: str = "") -> None:
         self._all = []
+        self._cpu_s: dict[int, float] = {}
         for parent in map(psutil.Process, pids):
             children = parent.children(recursive=True)
             if leave_out:
@@ -31,9 +33,13 @@ class ServerProcesses:
         """Return the seconds of CPU used so far, user and kernel, to the nanosecond.
 
         The usual source, ``/proc/PID/stat``, counts in steps of 10 ms: too coarse for a phase that
-        lasts a tenth of a second.
+        lasts a tenth of a second. A child that has ended counts with what it had used at the last
+        call.
         """
-        return sum(time.clock_gettime(_cpu_clock(process.pid)) for process in self._all)
+        for process in self._all:
+            with contextlib.suppress(OSError):
+                self._cpu_s[process.pid] = time.clock_gettime(_cpu_clock(process.pid))
+        return sum(self._cpu_s.values())
 
     def memory(self) -> Memory | None:
         """Return the memory used, or None when there is no process."""

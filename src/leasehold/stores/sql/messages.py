@@ -7,8 +7,9 @@ comparison with the memory store hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, repeat
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
@@ -38,6 +39,7 @@ from leasehold.domain.model import (
     id_from_blob,
     id_to_blob,
     issue_receipt,
+    issue_receipts,
     make_id_blob,
     own_timeout_refusal,
     put_refusal,
@@ -55,7 +57,7 @@ from leasehold.domain.visibility import (
     receipt_refusal,
     renew_refusal,
 )
-from leasehold.stores.sql import statements
+from leasehold.stores.sql import recorder, statements
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lane_number, priority_of
 from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.rows import (
@@ -104,6 +106,19 @@ class _Terms(NamedTuple):
         return self.settings.lease_of(detail.message_type, detail.visibility_timeout_s)
 
 
+_QUEUE_OF: Final = itemgetter(0, 1)
+"""Account and queue of a put."""
+
+
+class _New(NamedTuple):
+    """What a run of puts adds."""
+
+    keys: Iterator[tuple[int, str]]
+    """Row keys with the first receipts."""
+    rows: list[tuple[object, ...]]
+    bodies: list[tuple[int, bytes]]
+
+
 class MessageHandlers:
     """The verbs on messages."""
 
@@ -111,28 +126,37 @@ class MessageHandlers:
         self.search = Search(state)
         self._state = state
         self._sessions = sessions
-        self._put_at_once = many_rows(state.sql["put"], statements.ROWS_AT_ONCE)
+        self._many_rows = {
+            name: many_rows(sql, statements.ROWS_AT_ONCE)
+            for name, sql in state.sql.items()
+            if name in {"put", "put_body"}
+        }
 
     # --- put ---------------------------------------------------------------------------------
 
     def put(self, run: Sequence[c.Put], now_ms: int) -> Sequence[c.Result]:
         """Put a run of messages with one statement."""
         state = self._state
-        receipt_key = state.receipt_key
         row_key = state.take_row_keys(len(run))
-        rows: list[tuple[object, ...]] = []
-        bodies: list[tuple[int, bytes]] = []
+        keys = range(row_key, row_key + len(run))
+        receipts = issue_receipts(state.receipt_key, zip(keys, repeat(0)))
+        new = _New(zip(keys, receipts, strict=True), [], [])
         results: list[c.Result] = []
-        log = state.log
-        entry, of = None, ("", "")
-        for command in run:
-            account, queue, body, delay_s, time_to_live_s, entropy, detail, priority = command
-            if (account, queue) != of:
-                of = account, queue
-                entry = state.catalog.by_name.get(of)
+        for of, some in groupby(run, _QUEUE_OF):
+            entry = state.catalog.by_name.get(of)
             if entry is None:
-                results.append(QueueNotFound())
-                continue
+                results += [QueueNotFound() for _ in some]
+            else:
+                results += self._put_to(entry, some, now_ms, new)
+        self.insert(new.rows, new.bodies)
+        return results
+
+    def _put_to(self, entry: Entry, run: Iterable[c.Put], now_ms: int, new: _New) -> list[c.Result]:
+        """Put messages to one queue, but leave the rows to the caller."""
+        state = self._state
+        results: list[c.Result] = []
+        told: list[Message] = []
+        for _, _, body, delay_s, time_to_live_s, entropy, detail, priority in run:
             key = detail.dedup_key
             if key is not None:
                 first = first_with(state, entry, key, now_ms)
@@ -149,18 +173,17 @@ class MessageHandlers:
                 continue
             if expires_at_ms < state.retired_until_ms:  # the clock was set back
                 state.set_retired_until(expires_at_ms)
+            row_key, receipt = next(new.keys)
             blob = make_id_blob(row_key, entropy)
-            visible_at_ms = now_ms + delay_s * 1000
-            phase = Phase.DELAYED if delay_s else Phase.WAITING
             message = Message(
                 id_from_blob(blob),
                 body,
                 now_ms,
                 expires_at_ms,
-                visible_at_ms,
+                now_ms + delay_s * 1000,
                 0,
                 0,
-                phase,
+                Phase.DELAYED if delay_s else Phase.WAITING,
                 now_ms,
                 0,
                 0,
@@ -168,25 +191,28 @@ class MessageHandlers:
                 priority,
                 detail,
             )
-            rows.append(_row_of(row_key, self._count_in(entry, message), blob, message, bodies))
-            log.add(EventType.PUT, entry, message)
+            lane = self._count_in(entry, message)
+            new.rows.append(_row_of(row_key, lane, blob, message, new.bodies))
+            told.append(message)
             if key is not None:
                 keep_key(state, entry, key, message)
-            results.append(Lease(message, issue_receipt(receipt_key, row_key, 0)))
-            row_key += 1
-        self.insert(rows, bodies)
+            results.append(Lease(message, receipt))
+        state.log.add_run(EventType.PUT, entry, told)
         return results
 
     def insert(self, rows: list[tuple[object, ...]], bodies: list[tuple[int, bytes]]) -> None:
         """Insert new messages; many rows in one statement cost 0.9 us each and not 1.5."""
-        sql, cursor = self._state.sql["put"], self._state.cursor
-        whole = len(rows) // statements.ROWS_AT_ONCE * statements.ROWS_AT_ONCE
-        for start in range(0, whole, statements.ROWS_AT_ONCE):
-            part = rows[start : start + statements.ROWS_AT_ONCE]
-            cursor.execute(self._put_at_once, tuple(chain.from_iterable(part)))
-        cursor.executemany(sql, rows[whole:])
-        if bodies:
-            cursor.executemany(self._state.sql["put_body"], bodies)
+        self._insert("put", rows)
+        self._insert("put_body", bodies)
+
+    def _insert(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        cursor, at_once = self._state.cursor, statements.ROWS_AT_ONCE
+        whole = len(rows) // at_once * at_once
+        for start in range(0, whole, at_once):
+            part = rows[start : start + at_once]
+            cursor.execute(self._many_rows[statement], tuple(chain.from_iterable(part)))
+        if len(rows) > whole:
+            cursor.executemany(self._state.sql[statement], rows[whole:])
 
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
@@ -289,20 +315,23 @@ class MessageHandlers:
         leases = []
         first: list[_Leased] = []
         timeline, turns = entry.timeline, entry.turns
-        log = state.log
-        for row in rows:
+        told: list[Message] = []
+        receipts = issue_receipts(
+            state.receipt_key, [(Cell.row_key(row), Cell.fence(row) + 1) for row in rows]
+        )
+        for row, receipt in zip(rows, receipts, strict=True):
             (
                 row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body,
                 phase, _, _, _, _, detail, lane, _, saved,
             ) = row  # fmt: skip
             visible_at_ms = usual_ms
             if count or session is not None:
+                state.log.add_run(EventType.RECEIVED, entry, told)
+                told = []
                 message = self._lease_again(entry, row, terms)
                 visible_at_ms = message.visible_at_ms
                 if lane & PARTITION_MASK != entry.partition:
-                    leases.append(
-                        Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1))
-                    )
+                    leases.append(Lease(message, receipt))
                     continue  # counted with its claim
             else:
                 priority, along = DEFAULT_PRIORITY, NO_DETAIL
@@ -327,13 +356,14 @@ class MessageHandlers:
                     priority,
                     along,
                 )
-                log.add(EventType.RECEIVED, entry, message)
+                told.append(message)
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             if turns is not None:
                 turns.changed(message)
-            leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
+            leases.append(Lease(message, receipt))
+        state.log.add_run(EventType.RECEIVED, entry, told)
         if len(first) < statements.SET_WISE:
             updates += first
         else:
@@ -624,11 +654,17 @@ class CompleteVerb:
             else:
                 removed = self._remove_all(likely, now_ms)
         results: list[c.Result] = []
+        told: list[recorder.Removed] = []
+        last: Entry | None = None
         for command, plan, entry in zip(run, plans, entries, strict=True):
             gone = removed.get(plan[0]) if plan is not None else None
+            if told and last is not None and (gone is None or entry is not last):
+                log.add_removed(EventType.COMPLETED, last, told)
+                told = []
             if gone is None or entry is None:
                 results.append(self._complete_slowly(command, now_ms))
                 continue
+            last = entry
             entry.message_count -= 1
             state.touched.add(entry)
             if entry.timeline is not None:
@@ -637,11 +673,10 @@ class CompleteVerb:
                 detail = gone[5]
                 group_id = None if detail is None else along_in_json(detail).group_id
                 entry.turns.free(group_id)
-            if entry.logged:
-                log.add_one(
-                    EventType.COMPLETED, entry, command.message_id, *gone[2:], command.result
-                )
+            told.append((command.message_id, *gone[2:], command.result))
             results.append(c.DONE)
+        if last is not None:
+            log.add_removed(EventType.COMPLETED, last, told)
         return results
 
     def _completions(

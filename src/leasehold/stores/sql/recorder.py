@@ -35,6 +35,10 @@ Column: TypeAlias = int | bytes
 """The same number for all, or as many as there are messages, 8 bytes each, little-endian."""
 Texts: TypeAlias = str | list[str | None] | None
 """The same text for all, or one for each."""
+Removed: TypeAlias = tuple[str, Core, int, str | None, str | None, str | None]
+"""Of a message that is gone: id, core, priority, session, what its detail has of it, result."""
+ALIKE_FROM: Final = 4
+"""From so many messages on, one item for all that has happened to them costs less than one each."""
 
 
 class Columns(NamedTuple):
@@ -216,6 +220,65 @@ class Recorder:
                 recorded = with_result(recorded, result)
             self._events.append(recorded)
             self._count += 1
+
+    def add_run(self, kind: int, entry: Entry, messages: Sequence[Message]) -> None:
+        """Do as :meth:`add` for messages that the same has happened to."""
+        if entry.logged and ALIKE_FROM <= len(messages) <= MAX_EVENTS:
+            ids, _, *core, holders, priorities, details, sessions = zip(*messages, strict=True)
+            alike = kind, entry, ids, core, holders, priorities, sessions
+            if details.count(NO_DETAIL) == len(details) and self._add_alike(*alike):
+                return
+        for message in messages:
+            self.add(kind, entry, message)
+
+    def add_removed(self, kind: int, entry: Entry, removed: Sequence[Removed]) -> None:
+        """Do as :meth:`add_run` for messages that were not made Messages of."""
+        if not entry.logged:
+            return
+        if ALIKE_FROM <= len(removed) <= MAX_EVENTS:
+            ids, cores, priorities, sessions, details, results = zip(*removed, strict=True)
+            *core, holders = zip(*cores, strict=True)
+            alike = kind, entry, ids, core, holders, priorities, sessions
+            plain = details.count(None) == results.count(None) == len(removed)
+            if plain and self._add_alike(*alike):
+                return
+        for each in removed:
+            self.add_one(kind, entry, *each)
+
+    def _add_alike(  # noqa: PLR0913, PLR0917 - as above
+        self,
+        kind: int,
+        entry: Entry,
+        ids: Sequence[str],
+        core: Sequence[Sequence[int]],
+        holders: Sequence[str | None],
+        priorities: Sequence[int],
+        sessions: Sequence[str | None],
+    ) -> bool:
+        """Record messages that have no detail as one item, if their holder is the same.
+
+        Returns:
+            Whether that was so.
+        """
+        count, holder, session = len(ids), holders[0], sessions[0]
+        if holders.count(holder) != count or sessions.count(session) != count:
+            return False
+        queue = entry.queue
+        self._events.append(
+            (
+                kind,
+                self._number(queue.account, queue.name),
+                bytes.fromhex("".join(ids).replace("-", "")),
+                [*map(_packed, core), holder],
+                _packed(priorities),
+                session,
+                None,
+                None,
+                None,
+            )
+        )
+        self._count += count
+        return True
 
     def add_one(  # noqa: PLR0913, PLR0917 - as above
         self,
