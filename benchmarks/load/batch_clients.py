@@ -146,7 +146,12 @@ def _await_start() -> None:
     sys.stdin.readline()
 
 
-def run_threads(task: Task) -> Done:
+def _report(done: Done) -> None:
+    print(json.dumps(asdict(done)), flush=True)
+    sys.stdin.readline()  # whoever measures still has to look at the backends of the connections
+
+
+def run_threads(task: Task) -> None:
     """Let each caller go on in a thread of its own.
 
     Raises:
@@ -157,7 +162,8 @@ def run_threads(task: Task) -> Done:
     _await_start()
     began, cpu_s = perf_counter(), _cpu_s()
     messages = _go_on(callers, task.seconds)
-    return Done(messages, perf_counter() - began, _cpu_s() - cpu_s)
+    _report(Done(messages, perf_counter() - began, _cpu_s() - cpu_s))
+    del callers  # a pool that nobody holds closes its connections
 
 
 def _go_on(callers: list[_Caller], seconds: float) -> int:
@@ -182,7 +188,7 @@ def _go_on(callers: list[_Caller], seconds: float) -> int:
     return sum(totals)
 
 
-async def run_embedded(task: Task) -> Done:
+async def run_embedded(task: Task) -> None:
     """Open the store and let each caller go on in a task of its own.
 
     Raises:
@@ -242,17 +248,18 @@ async def run_embedded(task: Task) -> Done:
     _await_start()
     began, cpu_s = perf_counter(), _cpu_s()
     messages = await all_for(task.seconds)
-    done = Done(messages, perf_counter() - began, _cpu_s() - cpu_s)
+    _report(Done(messages, perf_counter() - began, _cpu_s() - cpu_s))
     await engine.stop()
-    return done
 
 
 def main() -> None:
     """Do what the first line of the standard input says."""
     task = Task(**json.loads(sys.stdin.readline()))
-    done = asyncio.run(run_embedded(task)) if task.kind == "embedded" else run_threads(task)
-    print(json.dumps(asdict(done)), flush=True)
-    sys.stdin.readline()  # whoever measures still has to look at the processes of the server
+    if task.kind == "embedded":
+        asyncio.run(run_embedded(task))
+    else:
+        run_threads(task)
+    sys.stdout.flush()
     os._exit(0)  # pools and their threads have nothing left to say
 
 
