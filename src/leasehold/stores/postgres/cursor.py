@@ -13,7 +13,8 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, Final
+from struct import Struct
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg import errors
@@ -30,8 +31,22 @@ _WRITE: Final = select.POLLOUT
 _INT8: Final = 20
 _BYTEA: Final = 17
 _UNKNOWN: Final = 0
-_OIDS: Final = {int: _INT8, bytes: _BYTEA, str: _UNKNOWN, type(None): _UNKNOWN}
+_BYTEA_ARRAY: Final = 1001
+
+
+class Blobs(list[bytes | None]):
+    """A column of bytes, sent as they are: as digits in a text PostgreSQL reads each one twice."""
+
+
+_OIDS: Final = {
+    int: _INT8,
+    bytes: _BYTEA,
+    Blobs: _BYTEA_ARRAY,
+    str: _UNKNOWN,
+    type(None): _UNKNOWN,
+}
 """By their numbers in pg_type.dat. A text may stand for what the statement wants it to be."""
+_IN_BINARY: Final = frozenset({bytes, Blobs})
 
 Kinds = tuple[type, ...]
 Row = tuple[Any, ...]
@@ -55,7 +70,7 @@ class _Prepared:
         self, connection: psycopg.Connection[Row], query: str, kinds: Kinds, number: int
     ) -> None:
         self.name = b"leasehold_%d" % number
-        self.formats = [Format.BINARY if kind is bytes else Format.TEXT for kind in kinds]
+        self.formats = [Format.BINARY if kind in _IN_BINARY else Format.TEXT for kind in kinds]
         self.reader = Transformer(connection)
         self.knows_columns = False
         oids = [_OIDS[kind] for kind in kinds]
@@ -222,7 +237,27 @@ def _sent(value: Any) -> Any:
         return b"%d" % value
     if value is None or type(value) is bytes:
         return value
+    if type(value) is Blobs:
+        return _blobs(value)
     return to_kept(str(value)).encode()
+
+
+def _blobs(values: Blobs) -> bytes:
+    """Return values as an array of PostgreSQL's binary format, which psycopg writes alike."""
+    if not values:
+        return _ARRAY.pack(0, 0, _BYTEA)
+    parts = [_ARRAY.pack(1, None in values, _BYTEA), _LENGTHS.pack(len(values), 1)]
+    for value in values:
+        parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
+_ARRAY: Final = Struct("!iii")
+"""Dimensions, whether there are nulls, type of the elements."""
+_LENGTHS: Final = Struct("!ii")
+"""Elements of a dimension, and the number of the first."""
+_LENGTH: Final = Struct("!i")
+_NULL: Final = _LENGTH.pack(-1)
 
 
 # --- cursor ------------------------------------------------------------------------------------
@@ -334,13 +369,15 @@ class Cursor:
 def array_of(values: Sequence[object]) -> object:
     """Return values as PostgreSQL writes an array of them.
 
-    Numbers, bytes and texts become one text here: the driver takes each value by itself, and twice
-    as long for all.
+    Numbers and texts become one text here, bytes a column: the driver takes each value by itself,
+    and twice as long for all.
 
     Source: https://www.postgresql.org/docs/current/arrays.html#ARRAYS-INPUT.
     """
     kinds = set(map(type, values))
     has_none = type(None) in kinds
+    if kinds <= {bytes, type(None)} and bytes in kinds:
+        return Blobs(cast("Sequence[bytes | None]", values))
     if not kinds <= _WRITERS.keys():
         return list(values)
     writers = {_WRITERS[kind] for kind in kinds}
@@ -351,10 +388,6 @@ def array_of(values: Sequence[object]) -> object:
     if has_none:
         return "{" + ",".join(["NULL" if v is None else write(v) for v in values]) + "}"
     return "{" + ",".join(map(write, values)) + "}"
-
-
-def _write_bytes(value: Any) -> str:
-    return rf'"\\x{value.hex()}"'
 
 
 def _write_text(value: Any) -> str:
@@ -370,7 +403,6 @@ def _write_none(value: Any) -> str:
 _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
     int: int.__repr__,
     Phase: int.__repr__,
-    bytes: _write_bytes,
     str: _write_text,
     type(None): _write_none,
 }
