@@ -13,6 +13,7 @@ from binascii import Error as BinasciiError
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -380,6 +381,7 @@ KEY_BYTES = 32
 RECEIPT_CHARS = 36
 _HEAD_BYTES = 11  # row key 7, fence 4
 _SEAL_BYTES = 16  # 128 bits
+_RECEIPT_BYTES = _HEAD_BYTES + _SEAL_BYTES
 _FENCE_BITS = 32
 _FENCE_MASK: Final = (1 << _FENCE_BITS) - 1
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
@@ -421,21 +423,35 @@ def read_receipt(key: bytes, receipt: str) -> ReceiptParts:
             this store never issued is not malformed: it is merely not genuine, and can be one of
             a store since restored from a backup.
     """
-    if len(receipt) != RECEIPT_CHARS or not receipt.isascii():
+    (parts,) = read_receipts(key, (receipt,))
+    if parts is None:
         raise ReceiptMalformed(receipt)
-    try:
+    return parts
+
+
+def read_receipts(key: bytes, receipts: Sequence[str]) -> list[ReceiptParts | None]:
+    """Take receipts apart as :func:`read_receipt` does; None for those that are malformed."""
+    raw = b""
+    text = "".join(receipts)
+    if text.isascii() and set(map(len, receipts)) == {RECEIPT_CHARS}:
         # The decoder skips what it does not know; then it returns less.
-        raw = a2b_base64(receipt.encode("ascii").translate(_FROM_URL))
-    except BinasciiError:
-        raise ReceiptMalformed(receipt) from None
-    if len(raw) != _HEAD_BYTES + _SEAL_BYTES:
-        raise ReceiptMalformed(receipt)
-    head = raw[:_HEAD_BYTES]
-    seal = _sealer(key).copy()
-    seal.update(head)
-    genuine = hmac.compare_digest(seal.digest(), raw[_HEAD_BYTES:])
-    numbers = int.from_bytes(head, "big")
-    return ReceiptParts(numbers >> _FENCE_BITS, numbers & _FENCE_MASK, genuine)
+        with suppress(BinasciiError):
+            raw = a2b_base64(text.encode("ascii").translate(_FROM_URL))
+    if len(raw) != _RECEIPT_BYTES * len(receipts):
+        if len(receipts) <= 1:
+            return [None] * len(receipts)
+        return [parts for each in receipts for parts in read_receipts(key, (each,))]
+    unsealed = _sealer(key).copy
+    found: list[ReceiptParts | None] = []
+    for at in range(0, len(raw), _RECEIPT_BYTES):
+        seal_at = at + _HEAD_BYTES
+        head = raw[at:seal_at]
+        seal = unsealed()
+        seal.update(head)
+        genuine = hmac.compare_digest(seal.digest(), raw[seal_at : at + _RECEIPT_BYTES])
+        numbers = int.from_bytes(head, "big")
+        found.append(ReceiptParts(numbers >> _FENCE_BITS, numbers & _FENCE_MASK, genuine))
+    return found
 
 
 @lru_cache(maxsize=8)

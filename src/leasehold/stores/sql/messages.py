@@ -44,6 +44,7 @@ from leasehold.domain.model import (
     own_timeout_refusal,
     put_refusal,
     read_receipt,
+    read_receipts,
     row_key_of,
 )
 from leasehold.domain.queue_settings import QueueSettings
@@ -156,6 +157,8 @@ class MessageHandlers:
         state = self._state
         results: list[c.Result] = []
         told: list[Message] = []
+        asked: tuple[int, int | None] | None = None
+        expires_at_ms, is_late = 0, False
         for _, _, body, delay_s, time_to_live_s, entropy, detail, priority in run:
             key = detail.dedup_key
             if key is not None:
@@ -163,8 +166,11 @@ class MessageHandlers:
                 if first is not None:
                     results.append(first)
                     continue
-            expires_at_ms = expiry_of(now_ms, time_to_live_s)
-            refusal = put_refusal(now_ms, delay_s, expires_at_ms)
+            if (delay_s, time_to_live_s) != asked:  # most often all of a run are alike
+                asked = delay_s, time_to_live_s
+                expires_at_ms = expiry_of(now_ms, time_to_live_s)
+                is_late = put_refusal(now_ms, delay_s, expires_at_ms) is not None
+            refusal = put_refusal(now_ms, delay_s, expires_at_ms) if is_late else None
             if refusal is None and detail.visibility_timeout_s is not None:
                 own_s = detail.visibility_timeout_s
                 refusal = own_timeout_refusal(own_s, entry.queue.settings)
@@ -684,23 +690,19 @@ class CompleteVerb:
     ) -> tuple[list[Completion | None], list[Entry | None]]:
         """Return what each wants removed, None if it is sure to be refused."""
         state = self._state
-        receipt_key = state.receipt_key
         plans: list[Completion | None] = []
         entries: list[Entry | None] = []
         entry, of = None, ("", "")
-        for account, queue, message_id, receipt, _ in run:
+        receipts = read_receipts(state.receipt_key, [command.receipt for command in run])
+        for (account, queue, message_id, _, _), parts in zip(run, receipts, strict=True):
             if (account, queue) != of:
                 entry, of = state.catalog.find(account, queue), (account, queue)
             entries.append(entry)
             plan = None
-            if entry is not None:
-                try:
-                    row_key, fence, genuine = read_receipt(receipt_key, receipt)
-                except ReceiptMalformed:
-                    pass
-                else:
-                    if genuine:
-                        plan = row_key, entry.partition, fence, message_id, entry.strict
+            if entry is not None and parts is not None:
+                row_key, fence, genuine = parts
+                if genuine:
+                    plan = row_key, entry.partition, fence, message_id, entry.strict
             plans.append(plan)
         return plans, entries
 
