@@ -7,6 +7,7 @@ import heapq
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from leasehold.clock import Clock
@@ -187,7 +188,17 @@ class EngineStats:
         elif type(command) is c.DeleteQueue:
             self.queues.pop((command.account, command.queue), None)
 
-    def _count_all(self, parts: Iterable[AnyCommand], results: Iterable[c.Result]) -> None:
+    def _count_all(self, parts: Sequence[AnyCommand], results: Sequence[c.Result]) -> None:
+        kinds = frozenset({*map(type, parts), *map(type, results)})
+        if kinds in {_SENT, _COMPLETED} and len({*map(_QUEUE_OF, parts)}) == 1:  # as most often
+            stats = self._of(*_QUEUE_OF(parts[0]))
+            if kinds == _SENT:
+                stats.sent += len(parts)
+                stats.last_send_ms = self.now_ms
+            else:
+                stats.completed += len(parts)
+                stats.last_complete_ms = self.now_ms
+            return
         for part, result in zip(parts, results, strict=True):
             self.count(part, result)
 
@@ -242,6 +253,9 @@ class EngineStats:
 
 
 _COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})
+_SENT: Final = frozenset({c.Put, Lease})
+_COMPLETED: Final = frozenset({c.Complete, c.Done})
+_QUEUE_OF: Final[Callable[[Any], tuple[str, str]]] = itemgetter(0, 1)
 
 
 # --- totals ------------------------------------------------------------------------------------

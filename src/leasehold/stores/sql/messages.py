@@ -62,6 +62,7 @@ from leasehold.stores.sql import recorder, statements
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lane_number, priority_of
 from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.rows import (
+    APART,
     HERE,
     INLINE_BYTES,
     Cell,
@@ -572,10 +573,11 @@ def _row_of(
 ) -> tuple[object, ...]:
     """Return the row of a new message for the statement ``put``; its body may go to *bodies*."""
     body, place, detail = message.body, HERE, message.detail
-    if len(body) > INLINE_BYTES or detail.body_ref is not None:
-        body, place, apart = placed(message)
-        if apart is not None:
-            bodies.append((row_key, apart))
+    if detail.body_ref is not None:
+        body, place, _ = placed(message)
+    elif len(body) > INLINE_BYTES:
+        bodies.append((row_key, body))
+        body, place = b"", APART
     return (
         row_key,
         lane,
