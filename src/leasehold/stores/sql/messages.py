@@ -108,6 +108,8 @@ class _Terms(NamedTuple):
         return self.settings.lease_of(detail.message_type, detail.visibility_timeout_s)
 
 
+_new: Final = tuple.__new__
+"""Makes a NamedTuple of all its fields, without the function that knows names and defaults."""
 _QUEUE_OF: Final = itemgetter(0, 1)
 """Account and queue of a put."""
 
@@ -182,28 +184,32 @@ class MessageHandlers:
                 state.set_retired_until(expires_at_ms)
             row_key, receipt = next(new.keys)
             blob = make_id_blob(row_key, entropy)
-            message = Message(
-                id_from_blob(blob),
-                body,
-                now_ms,
-                expires_at_ms,
-                now_ms + delay_s * 1000,
-                0,
-                0,
-                Phase.DELAYED if delay_s else Phase.WAITING,
-                now_ms,
-                0,
-                0,
-                None,
-                priority,
-                detail,
+            message = _new(
+                Message,
+                (
+                    id_from_blob(blob),
+                    body,
+                    now_ms,
+                    expires_at_ms,
+                    now_ms + delay_s * 1000,
+                    0,
+                    0,
+                    Phase.DELAYED if delay_s else Phase.WAITING,
+                    now_ms,
+                    0,
+                    0,
+                    None,
+                    priority,
+                    detail,
+                    None,
+                ),
             )
             lane = self._count_in(entry, message)
             new.rows.append(_row_of(row_key, lane, blob, message, new.bodies))
             told.append(message)
             if key is not None:
                 keep_key(state, entry, key, message)
-            results.append(Lease(message, receipt))
+            results.append(_new(Lease, (message, receipt)))
         state.log.add_run(EventType.PUT, entry, told)
         return results
 
@@ -338,7 +344,7 @@ class MessageHandlers:
                 message = self._lease_again(entry, row, terms)
                 visible_at_ms = message.visible_at_ms
                 if lane & PARTITION_MASK != entry.partition:
-                    leases.append(Lease(message, receipt))
+                    leases.append(_new(Lease, (message, receipt)))
                     continue  # counted with its claim
             else:
                 priority, along = DEFAULT_PRIORITY, NO_DETAIL
@@ -347,21 +353,25 @@ class MessageHandlers:
                     visible_at_ms = now_ms + terms.lease_of(along) * 1000
                     alike = alike and visible_at_ms == usual_ms
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
-                message = Message(
-                    id_from_blob(blob),
-                    body,
-                    inserted_at_ms,
-                    expires_at_ms,
-                    visible_at_ms,
-                    count + 1,
-                    fence + 1,
-                    Phase.LEASED,
-                    now_ms,
-                    was_visible_ms,
-                    0,
-                    holder,
-                    priority,
-                    along,
+                message = _new(
+                    Message,
+                    (
+                        id_from_blob(blob),
+                        body,
+                        inserted_at_ms,
+                        expires_at_ms,
+                        visible_at_ms,
+                        count + 1,
+                        fence + 1,
+                        Phase.LEASED,
+                        now_ms,
+                        was_visible_ms,
+                        0,
+                        holder,
+                        priority,
+                        along,
+                        None,
+                    ),
                 )
                 told.append(message)
             if timeline is not None:
@@ -369,7 +379,7 @@ class MessageHandlers:
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             if turns is not None:
                 turns.changed(message)
-            leases.append(Lease(message, receipt))
+            leases.append(_new(Lease, (message, receipt)))
         state.log.add_run(EventType.RECEIVED, entry, told)
         if len(first) < statements.SET_WISE:
             updates += first
