@@ -6,8 +6,9 @@ from typing import Any
 
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
+from leasehold.domain.errors import LeaseLost, ReceiptMalformed
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.model import Phase
+from leasehold.domain.model import NO_DETAIL, Detail, Message, Phase
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
@@ -172,3 +173,95 @@ def test_a_queue_can_be_kept_out_of_the_log(asker: Asker) -> None:
     asker.ask(c.Clear(ACCOUNT, QUEUE))
     asker.ask(c.DeleteQueue(ACCOUNT, QUEUE))
     assert asker.events(after) == []
+
+
+def said_of(event: Event) -> tuple[Any, ...]:
+    """Return what an event says, without where it stands in the log."""
+    return (event.type, *event[5:])
+
+
+def as_told(kind: EventType, message: Message, actor: str | None = None) -> tuple[Any, ...]:
+    """Return what an event of a message without a detail says."""
+    event = Event(
+        0,
+        0,
+        0,
+        kind,
+        ACCOUNT,
+        QUEUE,
+        message.message_id,
+        *message[2:12],
+        message.priority,
+        message.session,
+        message_type=message.detail.message_type,
+        actor=actor,
+    )
+    return said_of(event)
+
+
+def test_events_of_many_messages_at_once(asker: Asker) -> None:
+    """Each says what is its own, whatever it shares with the others."""
+    after = asker.last_seq()
+    puts = tuple(asker.put_command(str(n), delay_s=n % 2, time_to_live_s=60 + n) for n in range(12))
+    sent = asker.ask(c.Batch(puts, actor="key:shop/1"))
+    asker.clock.advance(s=1)
+    leases = asker.receive(12, holder="w1")
+    assert len(leases) == len(puts)
+    moved = asker.renew(leases[3], 50)
+    leases = [*leases[:3], moved, *leases[4:]]
+    asker.batch(*map(asker.complete_command, leases))
+    events = [said_of(event) for event in asker.events(after)]
+    assert events[:12] == [as_told(EventType.PUT, put.message, "key:shop/1") for put in sent]
+    assert {event[0] for event in events[12:24]} == {EventType.RECEIVED}
+    assert events[13] == as_told(EventType.RECEIVED, leases[1].message)
+    assert events[24] == as_told(EventType.RENEWED, moved.message)
+    assert events[25:] == [as_told(EventType.COMPLETED, lease.message) for lease in leases]
+    places = [(event.seq, event.place) for event in asker.events(after)]
+    assert len(set(places)) == len(places)
+    assert places == sorted(places)
+    found = asker.ask(e.ReadEvents(after, 100, moved.message.message_id)).events
+    kinds = [EventType.PUT, EventType.RECEIVED, EventType.RENEWED, EventType.COMPLETED]
+    assert [event.type for event in found] == kinds
+
+
+def test_events_of_many_messages_that_differ(asker: Asker) -> None:
+    """In what was sent along, in who holds them, and in what came of the work."""
+    after = asker.last_seq()
+    details = [Detail(message_type=f"t{n}") if n % 3 else NO_DETAIL for n in range(12)]
+    sent = asker.batch(*[asker.put_command(str(n), detail=d) for n, d in enumerate(details)])
+    leases = [*asker.receive(5, holder="w1"), *asker.receive(7, holder="w2")]
+    asker.batch(
+        *[
+            asker.complete_command(lease)._replace(result=f"{n}" if n > 6 else None)
+            for n, lease in enumerate(leases)
+        ]
+    )
+    events = asker.events(after)
+    assert [event.message_type for event in events] == [d.message_type for d in details] * 3
+    assert [event.message_id for event in events[:12]] == [put.message.message_id for put in sent]
+    assert [event.holder for event in events[24:]] == ["w1"] * 5 + ["w2"] * 7
+    assert [event.result for event in events[24:]] == [None] * 7 + [f"{n}" for n in range(7, 12)]
+
+
+def test_events_of_completes_some_of_which_are_refused(asker: Asker) -> None:
+    """Whatever is wrong with a receipt of a run, the others act, and their order is kept."""
+    asker.batch(*[asker.put_command(str(n)) for n in range(12)])
+    leases = asker.receive(12)
+    completes = [asker.complete_command(lease) for lease in leases]
+    asker.renew(leases[2], 40)
+    wrong = {
+        2: completes[2],
+        4: completes[4]._replace(receipt="x" * 36),
+        6: completes[6]._replace(receipt=completes[6].receipt[:-1] + "+"),
+        7: completes[7]._replace(receipt="\u0660" * 36),
+        9: completes[9]._replace(receipt=completes[8].receipt),
+    }
+    after = asker.last_seq()
+    results = asker.batch(*[wrong.get(n, each) for n, each in enumerate(completes)])
+    refused = {n: type(result) for n, result in enumerate(results) if result != c.DONE}
+    assert refused.keys() == wrong.keys()
+    assert refused[6] is refused[7] is ReceiptMalformed
+    assert refused[2] is refused[4] is LeaseLost
+    completed = [event for event in asker.events(after) if event.type is EventType.COMPLETED]
+    done = [lease.message.message_id for n, lease in enumerate(leases) if n not in wrong]
+    assert [event.message_id for event in completed] == done
