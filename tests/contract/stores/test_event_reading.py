@@ -228,7 +228,9 @@ def test_events_of_many_messages_that_differ(asker: Asker) -> None:
     """In what was sent along, in who holds them, and in what came of the work."""
     after = asker.last_seq()
     details = [Detail(message_type=f"t{n}") if n % 3 else NO_DETAIL for n in range(12)]
-    sent = asker.batch(*[asker.put_command(str(n), detail=d) for n, d in enumerate(details)])
+    sent: list[Any] = asker.batch(
+        *[asker.put_command(str(n), detail=d) for n, d in enumerate(details)]
+    )
     leases = [*asker.receive(5, holder="w1"), *asker.receive(7, holder="w2")]
     asker.batch(
         *[
