@@ -71,7 +71,9 @@ from leasehold.stores.sql.rows import (
     Row,
     SessionBook,
     detail_of,
+    first_with,
     free_group,
+    keep_key,
     kept_in,
     message_of,
     placed,
@@ -322,16 +324,14 @@ class MessageHandlers:
         """Lease the messages of these rows; what is alike for all is left to *updates*."""
         if not rows:
             return ()
-        state = self._state
+        state, timeline, turns = self._state, entry.timeline, entry.turns
         now_ms, lease_s, holder, session, _ = terms
         usual_ms, alike = now_ms + lease_s * 1000, True
         leases = []
         first: list[_Leased] = []
-        timeline, turns = entry.timeline, entry.turns
         told: list[Message] = []
-        receipts = issue_receipts(
-            state.receipt_key, [(Cell.row_key(row), Cell.fence(row) + 1) for row in rows]
-        )
+        following = [(Cell.row_key(row), Cell.fence(row) + 1) for row in rows]
+        receipts = issue_receipts(state.receipt_key, following)
         for row, receipt in zip(rows, receipts, strict=True):
             (
                 row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body,
@@ -353,26 +353,11 @@ class MessageHandlers:
                     visible_at_ms = now_ms + terms.lease_of(along) * 1000
                     alike = alike and visible_at_ms == usual_ms
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
-                message = _new(
-                    Message,
-                    (
-                        id_from_blob(blob),
-                        body,
-                        inserted_at_ms,
-                        expires_at_ms,
-                        visible_at_ms,
-                        count + 1,
-                        fence + 1,
-                        Phase.LEASED,
-                        now_ms,
-                        was_visible_ms,
-                        0,
-                        holder,
-                        priority,
-                        along,
-                        None,
-                    ),
-                )
+                message = _new(Message, (
+                    id_from_blob(blob), body, inserted_at_ms, expires_at_ms, visible_at_ms,
+                    count + 1, fence + 1, Phase.LEASED, now_ms, was_visible_ms, 0, holder, priority,
+                    along, None,
+                ))  # fmt: skip
                 told.append(message)
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
@@ -786,53 +771,3 @@ class CompleteVerb:
         free_group(entry, message)
         self._state.log.add(EventType.COMPLETED, entry, message, result=command.result)
         return c.DONE
-
-
-# --- dedup -------------------------------------------------------------------------------------
-#
-# Deduplication keys in a database.
-
-
-def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
-    """Return the message that has used a deduplication key, if its window is open."""
-    rows = state.fetch("find_key", (entry.scope, key, now_ms))
-    if not rows:
-        return None
-    blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
-    message_id = id_from_blob(blob)
-    row_key = row_key_of(message_id)
-    assert row_key is not None
-    receipt = issue_receipt(state.receipt_key, row_key, 0)
-    return c.Duplicate(message_id, receipt, inserted_at_ms, expires_at_ms, visible_at_ms)
-
-
-def claim_keys(state: State, entry: Entry, lanes: Iterable[int], now_ms: int) -> list[int]:
-    """Remember the keys of staged rows that are about to be published to a queue.
-
-    Returns:
-        Row keys of those that are not to be published, as a message has used their key before.
-    """
-    lanes = tuple(lanes)
-    window_s = entry.queue.settings.dedup_window_s
-    if window_s:
-        until_ms = now_ms + window_s * 1000
-        bounds = state.keys_of(lanes), now_ms, entry.scope, until_ms
-        state.cursor.execute(state.sql["keep_staged_keys"], bounds)
-    found = state.fetch("staged_duplicates", (state.keys_of(lanes), now_ms, entry.scope))
-    return [row_key for (row_key,) in found]
-
-
-def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
-    """Remember the key of a message that was put, for as long as the queue's window."""
-    window_s = entry.queue.settings.dedup_window_s
-    if window_s:
-        bounds = (
-            entry.scope,
-            key,
-            id_to_blob(message.message_id),
-            message.inserted_at_ms,
-            message.expires_at_ms,
-            message.visible_at_ms,
-            message.inserted_at_ms + window_s * 1000,
-        )
-        state.cursor.execute(state.sql["keep_key"], bounds)

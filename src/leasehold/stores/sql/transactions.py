@@ -30,9 +30,9 @@ from leasehold.domain.model import (
 from leasehold.stores.sql.catalog import Entry, Slot, lane_number, lane_of, lanes_of, number_of
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.groups import call_lanes
-from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers, claim_keys
+from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
-from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE
+from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE, claim_keys
 from leasehold.stores.sql.settle import Plan, Settling, StagedBook, TransactionRow, rows_in
 from leasehold.stores.sql.state import State
 
