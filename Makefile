@@ -97,6 +97,9 @@ bench-mns: $(READY) ## Measure the MNS dialect beside the Azure dialect
 bench-postgres: $(READY) ## Measure two servers on PostgreSQL beside pgmq (pgmq.sql in PGMQ_SQL)
 	$(BIN)/python -m benchmarks.postgres_servers $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-postgres.json
 
+bench-batches: $(READY) ## Measure batches beside pgmq with its own client (pip install pgmq; pgmq.sql in PGMQ_SQL)
+	$(BIN)/python -m benchmarks.batches_beside_pgmq $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-batches.json
+
 bench-console: $(READY) ## Measure the console on ten thousand queues (needs Chromium, 10 GB and 15 minutes)
 	$(BIN)/python -m benchmarks.console --out benchmarks/results/latest-console.json
 
@@ -116,4 +119,4 @@ wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root a
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean

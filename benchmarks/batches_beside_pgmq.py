@@ -24,6 +24,7 @@ connections and 1.7 times with 64.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -238,6 +239,8 @@ def main() -> None:
     parser.add_argument("--pg-bin", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if importlib.util.find_spec("pgmq") is None:
+        parser.error("pgmq's client is not installed: pip install pgmq")
     record = Record("batches-beside-pgmq")
     workspace = Workspace.open(DEFAULT)
     try:
