@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain.command import (
     MAX_BATCH,
@@ -217,18 +217,25 @@ class ReadClaim(Command["MemberPage | MemberColumns"]):
     """Whether each part has all members of some groups; see :func:`groups.is_of_part`."""
 
 
+Column: TypeAlias = int | Sequence[int]
+"""The same number for all, or one for each."""
+
+
 class MemberColumns(NamedTuple):
     """Some members that have no detail, column by column."""
 
-    message_ids: Sequence[bytes]
-    """16 bytes each; see :func:`leasehold.domain.model.id_from_blob`."""
+    message_ids: bytes
+    """16 of each; see :func:`leasehold.domain.model.id_from_blob`."""
+    sizes: Sequence[int]
+    """Bytes of each body."""
     bodies: Sequence[bytes]
-    inserted_at_ms: Sequence[int]
-    expires_at_ms: Sequence[int]
-    visible_since_ms: Sequence[int]
-    dequeue_counts: Sequence[int]
-    fences: Sequence[int]
-    priorities: Sequence[int]
+    """All of them in their order, any number joined in each."""
+    inserted_at_ms: Column
+    expires_at_ms: Column
+    visible_since_ms: Column
+    dequeue_counts: Column
+    fences: Column
+    priorities: Column
     next_after: str | None
 
 

@@ -309,6 +309,11 @@ def make_id_blob(row_key: int, entropy: bytes) -> bytes:
     return (row_key << 80 | drawn | _BITS).to_bytes(16, "big")
 
 
+def row_key_in(blob: bytes) -> int:
+    """Return the row key inside the 16 bytes of an id."""
+    return int.from_bytes(blob[:6], "big")
+
+
 def id_from_blob(blob: bytes) -> str:
     """Return an id of 16 bytes as text."""
     text = blob.hex()

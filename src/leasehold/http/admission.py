@@ -522,7 +522,7 @@ def _messages(messages: tuple[Message, ...]) -> tuple[int, int]:
 
 def _members(page: k.MemberPage | k.MemberColumns) -> tuple[int, int]:
     if isinstance(page, k.MemberColumns):
-        return len(page.bodies), sum(map(len, page.bodies))
+        return len(page.sizes), sum(page.sizes)
     return _messages(page.messages)
 
 

@@ -239,7 +239,7 @@ def test_each_answer_is_measured() -> None:
     """All commands that show messages are known, and so is what they show."""
     one = message(100)
     seen = o.Seen(one, None, "queue")  # type: ignore[arg-type]  # nothing looks at its state
-    columns = k.MemberColumns((b"id",), (b"x" * 100,), (0,), (0,), (0,), (0,), (0,), (0,), None)
+    columns = k.MemberColumns(b"i" * 16, (100,), (b"x" * 100,), 0, 0, 0, 0, 0, 0, None)
     claim = ("account", "queue", "stream", 1, 0, 1, "", 10)
     for command, result, size in (
         (c.Receive("account", "queue", 2, 30), (Lease(one, "r"),) * 2, 200),

@@ -18,7 +18,7 @@ from leasehold.domain.claims import ClaimState
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType
 from leasehold.domain.model import BodyRef, Detail
-from leasehold.stores.sql import recorder, settle
+from leasehold.stores.sql import recorder, rows
 from leasehold.stores.sql.rows import INLINE_BYTES
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
@@ -53,8 +53,9 @@ class Tried:
     def open(self, number: int = 1, limit: int = 100, lease_s: int = 30) -> Any:
         return self.ask(cl.OpenClaim("a", "queue", "s", self.token, number, limit, lease_s))
 
-    def read(self, number: int = 1, *, columns: bool = False) -> Any:
-        return self.ask(cl.ReadClaim("a", "queue", "s", number, 0, 1, "", 10_000, columns))
+    def read(self, number: int = 1, *, columns: bool = False, **changed: Any) -> Any:
+        read = cl.ReadClaim("a", "queue", "s", number, 0, 1, "", 10_000, columns)
+        return self.ask(replace(read, **changed))
 
     def bodies(self, number: int = 1) -> list[bytes]:
         return [message.body for message in self.read(number).messages]
@@ -221,8 +222,8 @@ def test_a_page_of_members_ends_with_its_bytes(
     tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large bodies make short pages, and each member is on one of them."""
-    monkeypatch.setattr(settle, "PAGE_BYTES", 1_000)
-    monkeypatch.setattr(settle, "_READ_AT_ONCE", 2)
+    monkeypatch.setattr(rows, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(rows, "_READ_AT_ONCE", 2)
     tried.ask_all(*[tried.put(b"%d" % (number % 10) * 400) for number in range(9)])
     tried.open()
     sizes, found = [], []
@@ -305,12 +306,37 @@ def test_columns_say_the_same_as_messages(tried: Tried) -> None:
     messages = tried.read().messages
     columns = tried.read(columns=True)
     assert isinstance(columns, cl.MemberColumns)
-    assert list(columns.bodies) == [message.body for message in messages]
-    assert list(columns.priorities) == [message.priority for message in messages] == [2, 8, 8]
-    assert list(columns.fences) == [message.fence for message in messages] == [1, 1, 1]
-    assert [bytes(blob).hex() for blob in columns.message_ids] == [
+    assert b"".join(columns.bodies) == b"".join(message.body for message in messages)
+    assert list(columns.sizes) == [len(message.body) for message in messages]
+    assert columns.priorities == [message.priority for message in messages] == [2, 8, 8]
+    assert columns.fences == [message.fence for message in messages] == [1, 1, 1]
+    assert columns.message_ids.hex() == "".join(
         message.message_id.replace("-", "") for message in messages
-    ]
+    )
+
+
+@pytest.mark.parametrize("moments", [1, 3])
+@pytest.mark.parametrize("part", range(3))
+def test_columns_go_on_where_a_page_ends(tried: Tried, moments: int, part: int) -> None:
+    """Pages of any size give the members of a part once each, put together or one by one."""
+    for moment in range(moments):
+        bodies = [b"%d.%d" % (moment, number) * (number * 50) for number in range(9)]
+        tried.ask_all(*map(tried.put, bodies))
+        tried.clock.advance(s=1)
+    tried.open()
+    messages = tried.read(part=part, parts=3).messages
+    for limit in (1, 2, 7, 40):
+        bodies, after = b"", ""
+        inserted: list[int] = []
+        while after is not None:
+            page = tried.read(part=part, parts=3, columns=True, limit=limit, after=after)
+            assert isinstance(page, cl.MemberColumns)
+            assert len(page.sizes) <= limit
+            bodies, after = bodies + b"".join(page.bodies), page.next_after
+            times, count = page.inserted_at_ms, len(page.sizes)
+            inserted += [times] * count if isinstance(times, int) else times
+        assert bodies == b"".join(message.body for message in messages)
+        assert inserted == [message.inserted_at_ms for message in messages]
 
 
 def test_members_recorded_at_once_are_events_each(tried: Tried) -> None:

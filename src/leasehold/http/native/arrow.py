@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.domain.claims import MemberColumns, MemberPage
+from leasehold.domain.claims import Column, MemberColumns, MemberPage
 from leasehold.domain.commands import Put
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import (
@@ -71,7 +71,7 @@ _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # --- writing -------------------------------------------------------------------------------------
 
 
-def write_members(pages: Sequence[MemberPage | MemberColumns]) -> bytes:
+def write_members(pages: Sequence[MemberPage | MemberColumns]) -> memoryview:
     """Return members of a claim as an Arrow stream of one record batch, with columns of MEMBERS."""
     columns = [page for page in pages if isinstance(page, MemberColumns)]
     if len(columns) == len(pages):
@@ -82,24 +82,39 @@ def write_members(pages: Sequence[MemberPage | MemberColumns]) -> bytes:
             for page in pages
         ]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    # In pieces of known size: a sink that grows copies what it has, again and again.
-    return b"".join((_SCHEMA, batch.serialize(), _END))
+    # Memory of the library's pool, which it keeps: what the system gives anew for each answer
+    # costs as much as reading the members did.
+    content = pa.allocate_buffer(len(_SCHEMA) + pa.ipc.get_record_batch_size(batch) + len(_END))
+    with pa.FixedSizeBufferWriter(content) as sink, pa.ipc.new_stream(sink, MEMBERS) as stream:
+        stream.write_batch(batch)
+    return memoryview(content)
 
 
 def _joined(pages: Sequence[MemberColumns]) -> MemberColumns:
     """Return pages as one, before bodies are copied."""
-    columns: list[Any] = [
-        [*chain.from_iterable(getattr(page, name) for page in pages)]
-        for name in MemberColumns._fields[:-1]
+    sizes = [[*chain.from_iterable(page.sizes for page in pages)]]
+    bodies = [[*chain.from_iterable(page.bodies for page in pages)]]
+    numbers: list[Any] = [
+        [*chain.from_iterable(_each(page[place], len(page.sizes)) for page in pages)]
+        for place in _NUMBERS
     ]
-    return MemberColumns._make([*columns, None])
+    ids = b"".join([page.message_ids for page in pages])
+    return MemberColumns._make([ids, *sizes, *bodies, *numbers, None])
+
+
+_NUMBERS: Final = range(3, 9)
+"""The places of the columns that are numbers."""
+
+
+def _each(column: Column, count: int) -> Sequence[int]:
+    return array("q", (column,)) * count if isinstance(column, int) else column
 
 
 def _batch_of_columns(page: MemberColumns) -> pa.RecordBatch:
-    count = len(page.message_ids)
-    plain = (page.bodies, page.inserted_at_ms, page.expires_at_ms, page.visible_since_ms)
-    rest = (page.dequeue_counts, page.fences, page.priorities)
-    return _batch(_ids(page.message_ids), (*plain, *rest), _nothing_along(count))
+    count = len(page.sizes)
+    plain = [_each(page[place], count) for place in _NUMBERS]
+    bodies = _binary(page.sizes, page.bodies)
+    return _batch(_ids(page.message_ids, count), bodies, plain, _nothing_along(count))
 
 
 def _batch_of_messages(page: MemberPage) -> pa.RecordBatch:
@@ -109,11 +124,12 @@ def _batch_of_messages(page: MemberPage) -> pa.RecordBatch:
     columns = dict(zip(Message._fields, values, strict=True))
     plain = tuple(columns[name] for name in _PLAIN)
     ids = pa.array(columns["message_id"], pa.string())
-    return _batch(ids, plain, _sent_along(columns["detail"]))
+    bodies = columns["body"]
+    along = _sent_along(columns["detail"])
+    return _batch(ids, _binary([*map(len, bodies)], [b"".join(bodies)]), plain, along)
 
 
 _PLAIN: Final = (
-    "body",
     "inserted_at_ms",
     "expires_at_ms",
     "visible_since_ms",
@@ -126,37 +142,50 @@ _NEVER: Final = pa.scalar(NEVER_MS, pa.int64()).cast(_MS)
 
 
 def _batch(
-    ids: pa.Array, plain: Sequence[Sequence[Any]], along: tuple[pa.Array, ...]
+    ids: pa.Array, bodies: pa.Array, plain: Sequence[Sequence[int]], along: tuple[pa.Array, ...]
 ) -> pa.RecordBatch:
-    bodies, inserted, expires_ms, visible, counts, fences, priorities = plain
-    expires = pa.array(expires_ms, _MS)
+    inserted, expires_ms, visible, counts, fences, priorities = plain
+    expires = _whole(expires_ms, _MS)
     return pa.RecordBatch.from_arrays(
         [
             ids,
-            _binary(bodies),
-            pa.array(inserted, _MS).cast(_US),
+            bodies,
+            _whole(inserted, _MS).cast(_US),
             pc.if_else(pc.less(expires, _NEVER), expires, None).cast(_US),
-            pa.array(visible, _MS).cast(_US),
-            pa.array(counts, pa.int32()),
-            pa.array(fences, pa.int64()),
-            pa.array(priorities, pa.int8()),
+            _whole(visible, _MS).cast(_US),
+            _whole(counts).cast(pa.int32()),
+            _whole(fences),
+            _whole(priorities).cast(pa.int8()),
             *along,
         ],
         schema=MEMBERS,
     )
 
 
-def _binary(values: Sequence[bytes]) -> pa.Array:
-    """Return bytes as a column, in one copy."""
-    ends = array("i", accumulate(map(len, values), initial=0))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+def _whole(values: Sequence[int], kind: pa.DataType | None = None) -> pa.Array:
+    """Return numbers as a column, of 64 bits each."""
+    content = values if isinstance(values, array) else array("q", values)
+    return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, pa.py_buffer(content)])
 
 
-def _ids(blobs: Sequence[bytes]) -> pa.Array:
+def _binary(sizes: Sequence[int], pieces: Sequence[bytes]) -> pa.Array:
+    """Return bytes as a column, in one copy.
+
+    Args:
+        sizes: Of each value.
+        pieces: The values in their order, any number of them in each.
+    """
+    ends = array("i", accumulate(sizes, initial=0))
+    content = pa.allocate_buffer(ends[-1])
+    with pa.FixedSizeBufferWriter(content) as sink:
+        for piece in pieces:
+            sink.write(piece)
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(ends), content])
+
+
+def _ids(blobs: bytes, count: int) -> pa.Array:
     """Return ids of 16 bytes as text, all at once: one character of every id after the other."""
-    count = len(blobs)
-    digits = b"".join(blobs).hex().encode("ascii")
+    digits = blobs.hex().encode("ascii")
     text = bytearray(b"-") * (_ID_CHARS * count)
     for digit, place in enumerate(_ID_DIGITS):
         text[place::_ID_CHARS] = digits[digit :: len(_ID_DIGITS)]

@@ -186,7 +186,7 @@ class Call(BaseCall):
             headers.append(_NO_STORE)
         return Response(status, headers, _ENCODE(content))
 
-    def reply_bytes(self, kind: bytes, content: bytes, *extra: Header) -> Response:
+    def reply_bytes(self, kind: bytes, content: bytes | memoryview, *extra: Header) -> Response:
         """Return an answer whose body is no JSON; *kind* is its content type."""
         headers = [(b"content-type", kind), (b"request-id", self.request_id), *extra]
         if self.request.method == "GET":

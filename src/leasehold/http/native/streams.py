@@ -78,7 +78,7 @@ NEXT_AFTER: Final = b"leasehold-next-after"
 ARROW_BYTES: Final = 2 * ANSWER_BYTES
 """Bodies of an answer in Arrow, which takes a third of the work."""
 
-WriteMembers: TypeAlias = Callable[[Sequence[MemberPage | MemberColumns]], bytes]
+WriteMembers: TypeAlias = Callable[[Sequence[MemberPage | MemberColumns]], memoryview]
 
 _ARROW: Final = ARROW.decode("ascii")
 _FIRST_STEP: Final = 2_000
@@ -303,7 +303,7 @@ async def _page(call: Call, command: ReadClaim) -> MemberPage | MemberColumns:
 def _sizes(page: MemberPage | MemberColumns) -> list[int]:
     """Return the sizes of all bodies."""
     if isinstance(page, MemberColumns):
-        return [*map(len, page.bodies)]
+        return [*page.sizes]
     return [len(message.body) for message in page.messages]
 
 

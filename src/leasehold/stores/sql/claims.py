@@ -41,9 +41,17 @@ from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.messages import MessageHandlers
 from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
-from leasehold.stores.sql.rows import Cell, CellOf, Row, message_of, uncount
+from leasehold.stores.sql.rows import (
+    Cell,
+    CellOf,
+    Row,
+    first_members,
+    message_of,
+    read_members,
+    uncount,
+)
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
-from leasehold.stores.sql.settle import Plan, Settling, first_members, read_members
+from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import State
 
 _OfStream: TypeAlias = (

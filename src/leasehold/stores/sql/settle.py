@@ -6,26 +6,18 @@ And the members of claims in their order, which are read until then.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import merge
 from itertools import islice
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
-from leasehold.domain import commands as c
 from leasehold.domain.claims import Exemption
-from leasehold.domain.errors import InvalidMarker, MemberNotFound, StreamNotFound
+from leasehold.domain.errors import MemberNotFound, StreamNotFound
 from leasehold.domain.events import EventType
-from leasehold.domain.groups import is_of_part
-from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import (
     ErrorReport,
     Outcome,
-    fitting,
     id_from_blob,
     id_to_blob,
     row_key_of,
@@ -35,14 +27,12 @@ from leasehold.stores.sql.catalog import (
     OpenClaimState,
     Slot,
     StreamBox,
-    is_grouped,
     lanes_of,
-    priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.groups import call_lanes
-from leasehold.stores.sql.plain_json import along_in_json, from_plain, to_plain
-from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of
+from leasehold.stores.sql.plain_json import from_plain, to_plain
+from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in
 from leasehold.stores.sql.state import State
 
 _RECORDED_AT_ONCE: Final = 5_000
@@ -466,214 +456,3 @@ class StagedBook:
 def rows_in(slots: Iterable[Slot]) -> int:
     """Return how many rows some slots have."""
     return sum(slot.rows for slot in slots)
-
-
-# --- reading members -----------------------------------------------------------------------------
-#
-# The members of claims in their order, page by page. They are in the lanes of their claim, each
-# sorted by place and row key. Where the claim is in order, the lanes of groups are read as one,
-# merged; all others one after the other.
-
-
-_Place: TypeAlias = tuple[int, int]
-"""By what the members of a lane are sorted: a time, and the row key."""
-_BEGINNING: Final = (-1, -1)
-PAGE_BYTES: Final = LOOK_BYTES
-"""Bytes of bodies after which a page of members ends."""
-_detail_in: Final = itemgetter(8)
-"""The detail in a row of ``member_columns``; up to the body it is as the others are."""
-PAGE_MEMBERS: Final = {"members": 5_000, "member_columns": 20_000}
-"""Most members that are looked at for a page by the query, the same."""
-_READ_FIRST: Final = 32
-"""Members read while it is not known how large they are: each body can have 64 KiB."""
-_READ_AT_ONCE: Final = 250
-"""Most members read with one statement."""
-_CURSOR: Final = re.compile(
-    r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
-)
-"""What :func:`read_members` gives out. Others are refused: a negative limit is none at all, and
-what is no 64-bit integer would undo the whole batch."""
-
-
-def read_members(state: State, held: OpenClaimState, command: cl.ReadClaim) -> c.Result:
-    """Return a page of the members of a claim, in their order."""
-    if command.columns and not command.whole_groups:  # with groups there is a detail
-        rows, after = _page(state, held, command, "member_columns")
-        if not (rows and _detail_in(rows[-1])):
-            return _columns(rows, after)
-    rows, after = _page(state, held, command, "members")
-    messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
-    return cl.MemberPage(messages, after)
-
-
-def first_members(
-    state: State, held: OpenClaimState, limit: int
-) -> Iterator[tuple[int, list[Row]]]:
-    """Go over the first members of a claim, without their bodies, by lane."""
-    for track in _tracks_of(held):
-        if limit <= 0:
-            return
-        by_lane: dict[int, list[Row]] = {}
-        for row in _after(state, "members_without_bodies", track, _BEGINNING, limit, step=limit):
-            by_lane.setdefault(Cell.lane(row), []).append(row)
-        for lane, rows in by_lane.items():
-            limit -= len(rows)
-            yield lane, rows
-
-
-def _tracks_of(held: OpenClaimState) -> list[list[int]]:
-    """Return the lanes of a claim in their order; those that are read as one stand together."""
-    lanes = lanes_of(held.partition, held.lanes_used)
-    if not held.claim.in_order:
-        return [[lane] for lane in lanes]
-    grouped = list(filter(is_grouped, lanes))
-    tracks = [[lane] for lane in lanes if not is_grouped(lane)]
-    return [*tracks, grouped] if grouped else tracks
-
-
-def _page(
-    state: State, held: OpenClaimState, command: cl.ReadClaim, query: str
-) -> tuple[list[Any], str | None]:
-    """Return rows of members, and where the part goes on.
-
-    As columns only one row, with its detail, is returned if any of them has one: such members
-    cannot be shown so.
-    """
-    start, stop = rules.part_bounds(held.claim.remaining, command)
-    at, time_ms, row_key, left = _read_cursor(command.after, stop - start)
-    place, skip = (time_ms, row_key), 0 if command.after else start
-    found: list[Any] = []
-    tracks = _tracks_of(held)
-    room, looks, step = PAGE_BYTES, PAGE_MEMBERS[query], _READ_FIRST
-    looked = 0
-    while at < len(tracks) and left and len(found) < command.limit and looks > 0 and room > 0:
-        wanted = min(left, looks, step)
-        if not command.whole_groups:
-            wanted = min(wanted, command.limit - len(found))
-        if skip and len(tracks) > 1:
-            in_track = sum(state.value("count_lane", (lane,)) for lane in tracks[at])
-            if skip >= in_track:
-                skip, at = skip - in_track, at + 1
-                continue
-        rows = _after(state, query, tracks[at], place, wanted, skip=skip)
-        skip = 0
-        if query == "member_columns":
-            detailed = list(filter(_detail_in, rows))
-            if detailed:
-                return detailed[-1:], None
-        sizes = list(map(len, map(Cell.body, rows)))
-        fits = fitting(sizes, room, at_least=not looked)
-        taken, fits = _taken(command, rows[:fits], command.limit - len(found))
-        found += taken
-        looked, left, looks = looked + fits, left - fits, looks - fits
-        room -= sum(sizes[:fits])
-        step = min(_READ_AT_ONCE, max(1, room * looked // max(1, PAGE_BYTES - room)))
-        if fits < len(rows):
-            place = _place_of(rows[fits - 1]) if fits else place
-            break
-        if len(rows) < wanted:
-            at, place = at + 1, _BEGINNING
-        else:
-            place = _place_of(rows[-1])
-    more = left and at < len(tracks)
-    return found, f"{at}.{place[0]}.{place[1]}.{left}" if more else None
-
-
-def _taken(command: cl.ReadClaim, rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int]:
-    """Return which of some rows are of the part, at most so many; and how many were looked at."""
-    if not command.whole_groups:
-        return rows, len(rows)
-    taken: list[Row] = []
-    for looked, row in enumerate(rows):
-        if len(taken) == limit:
-            return taken, looked
-        detail = Cell.detail(row)
-        group = None if detail is None else along_in_json(detail).group_id
-        name = id_from_blob(Cell.message_id(row)) if group is None else group
-        if is_of_part(name, command.part, command.parts):
-            taken.append(row)
-    return taken, len(rows)
-
-
-def _after(  # noqa: PLR0913 - what is read, where, and how much of it
-    state: State,
-    query: str,
-    track: Sequence[int],
-    place: _Place,
-    wanted: int,
-    *,
-    skip: int = 0,
-    step: int = 0,
-) -> list[Any]:
-    """Return members of a track behind a place, or behind so many.
-
-    Args:
-        state: The store's.
-        query: Its name.
-        track: Lanes.
-        place: Behind which to begin.
-        wanted: How many, if there are.
-        skip: How many to leave out at the beginning of the track.
-        step: How many to read of each lane at once; 0 for its share of those wanted.
-    """
-    if len(track) == 1:
-        return _of_lane(state, query, track[0], place, wanted, skip)
-    if skip:
-        ((time_ms, row_key),) = state.fetch("member_place", (state.keys_of(track), skip - 1))
-        place = time_ms, row_key
-    step = step or max(1, wanted // len(track))
-    lanes = [_walk(state, query, lane, place, step) for lane in track]
-    return list(islice(merge(*lanes, key=_place_of), wanted))
-
-
-def _walk(state: State, query: str, lane: int, place: _Place, step: int) -> Iterator[Any]:
-    """Go over the members of a lane behind a place."""
-    while True:
-        rows = _of_lane(state, query, lane, place, step)
-        yield from rows
-        if len(rows) < step:
-            return
-        place = _place_of(rows[-1])
-
-
-def _of_lane(  # noqa: PLR0913, PLR0917 - what is read, where, and how much of it
-    state: State, query: str, lane: int, place: _Place, wanted: int, skip: int = 0
-) -> list[Any]:
-    """Return members of a lane behind a place: the rest of its moment, then later ones."""
-    time_ms, row_key = place
-    if place == _BEGINNING:
-        return state.fetch(query, (lane, time_ms, wanted, skip))
-    rows = state.fetch(f"{query}_of_moment", (lane, time_ms, row_key, wanted))
-    if len(rows) < wanted:
-        later = (lane, time_ms + 1, wanted - len(rows), 0)
-        rows = [*rows, *state.fetch(query, later)]
-    return rows
-
-
-def _place_of(row: Row) -> _Place:
-    return Cell.visible_at_ms(row), Cell.row_key(row)
-
-
-def _columns(rows: list[Any], after: str | None) -> cl.MemberColumns:
-    if not rows:
-        return cl.MemberColumns((), (), (), (), (), (), (), (), after)
-    _, ids, inserted, expires, visible, counts, fences, bodies, _, lanes = zip(*rows, strict=True)
-    first = lanes[0]
-    if lanes.count(first) == len(lanes):
-        priorities = [priority_of(first)] * len(lanes)
-    else:
-        priorities = [priority_of(lane) for lane in lanes]
-    return cl.MemberColumns(
-        ids, bodies, inserted, expires, visible, counts, fences, priorities, after
-    )
-
-
-def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
-    """Return track, time and row key behind which to go on, and how many members are left."""
-    if not after:
-        return 0, *_BEGINNING, length
-    found = _CURSOR.fullmatch(after)
-    if found is None:
-        raise InvalidMarker
-    at, time_ms, row_key, left = map(int, found.groups())
-    return at, time_ms, row_key, min(left, length)

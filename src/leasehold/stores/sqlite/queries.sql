@@ -426,6 +426,36 @@ FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
 ORDER BY row_key LIMIT ?4
 
+-- name: member_run
+-- As member_columns, in one row: what is the same in all members need not be told of each. The
+-- limit keeps the order of what is joined.
+SELECT count(*), max(detail IS NOT NULL), CAST(group_concat(message_id, '') AS BLOB),
+       group_concat(length(content)), CAST(group_concat(content, '') AS BLOB),
+       min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
+       min(visible_at_ms), max(visible_at_ms), min(dequeue_count), max(dequeue_count),
+       min(fence), max(fence)
+FROM (SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+             iif(place = 0, body, coalesce((SELECT content FROM message_body b
+                                            WHERE b.row_key = message.row_key), x'')) AS content,
+             detail
+      FROM message INDEXED BY message_by_visibility
+      WHERE partition = ?1 AND visible_at_ms >= ?2
+      ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4)
+
+-- name: member_run_of_moment
+SELECT count(*), max(detail IS NOT NULL), CAST(group_concat(message_id, '') AS BLOB),
+       group_concat(length(content)), CAST(group_concat(content, '') AS BLOB),
+       min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
+       min(visible_at_ms), max(visible_at_ms), min(dequeue_count), max(dequeue_count),
+       min(fence), max(fence)
+FROM (SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+             iif(place = 0, body, coalesce((SELECT content FROM message_body b
+                                            WHERE b.row_key = message.row_key), x'')) AS content,
+             detail
+      FROM message INDEXED BY message_by_visibility
+      WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
+      ORDER BY row_key LIMIT ?4)
+
 -- name: member_place
 -- Of one member of several lanes that are read as one.
 SELECT visible_at_ms, row_key FROM message INDEXED BY message_by_visibility

@@ -143,8 +143,9 @@ def test_columns_of_a_store(native: Native) -> None:
         assert command.columns
         messages = page.messages
         return MemberColumns(
-            [id_to_blob(each.message_id) for each in messages],
-            [each.body for each in messages],
+            b"".join([id_to_blob(each.message_id) for each in messages]),
+            [len(each.body) for each in messages],
+            [b"".join([each.body for each in messages])],
             [each.inserted_at_ms for each in messages],
             [each.expires_at_ms for each in messages],
             [each.visible_since_ms for each in messages],
@@ -162,7 +163,7 @@ def test_columns_of_a_store(native: Native) -> None:
 
 def test_a_store_may_have_nothing_in_columns() -> None:
     """No members are a batch of no rows."""
-    empty = MemberColumns((), (), (), (), (), (), (), (), None)
+    empty = MemberColumns(b"", (), (), 0, 0, 0, 0, 0, 0, None)
     table = pa.ipc.open_stream(arrow.write_members([empty])).read_all()
     assert (table.num_rows, table.schema) == (0, arrow.MEMBERS)
 
