@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from leasehold.domain.command import (
     BYTES_PER_COMMAND,
@@ -38,7 +38,9 @@ from leasehold.domain.commands import Complete, Put, Release, Renew, Result
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.limits import DEFAULT_STAGING_TIMEOUT_S
 from leasehold.domain.model import (
+    ENTROPY_BYTES,
     NEVER_MS,
+    Detail,
     Message,
     Phase,
     expiry_of,
@@ -122,8 +124,45 @@ class Transaction:
     """By queue, stream and number; empty once it is published."""
 
 
+@dataclass(frozen=True, slots=True)
+class AlikePuts(Sequence[Put]):
+    """Messages for one queue that are the same but for their bodies and ids.
+
+    A store may take them as they are; for any other it is a sequence like others.
+    """
+
+    account: str
+    queue: str
+    bodies: Sequence[bytes]
+    entropy: bytes
+    """ENTROPY_BYTES for each."""
+    delay_s: int
+    time_to_live_s: int | None
+    detail: Detail
+    """Without a group, and without a deduplication key."""
+    priority: int
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @overload
+    def __getitem__(self, index: int) -> Put: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Put, ...]: ...
+    def __getitem__(self, index: int | slice) -> Put | tuple[Put, ...]:
+        if isinstance(index, slice):
+            return tuple([self[place] for place in range(len(self))[index]])
+        at = range(len(self))[index] * ENTROPY_BYTES
+        named = self.account, self.queue, self.bodies[index], self.delay_s, self.time_to_live_s
+        return Put(*named, self.entropy[at : at + ENTROPY_BYTES], self.detail, self.priority)
+
+
+def _bodies(puts: Sequence[Put]) -> Sequence[bytes]:
+    return puts.bodies if isinstance(puts, AlikePuts) else [put.body for put in puts]
+
+
 def _staging(command: Stage) -> int:
-    size_bytes = sum([len(put.body) for put in command.puts])
+    size_bytes = sum(map(len, _bodies(command.puts)))
     return max(len(command.puts), size_bytes // BYTES_PER_COMMAND) or 1
 
 
@@ -147,7 +186,7 @@ class Stage(Command["Staged"]):
     """Of the task, 0 to 256 characters."""
     chunk: int
     """0, 1, 2 and so on within the part."""
-    puts: tuple[Put, ...]
+    puts: Sequence[Put]
     """For any queues of the account."""
     timeout_s: int = DEFAULT_STAGING_TIMEOUT_S
     """Seconds from now until the transaction vanishes."""

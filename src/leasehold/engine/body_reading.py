@@ -364,8 +364,11 @@ def _in_change(command: c.Renew | o.Amend) -> Iterable[bytes]:
     return (command.body,) if isinstance(command.body, bytes) else ()
 
 
-def _in_carried(command: AnyCommand) -> list[bytes]:
-    return [body for each in command.carried() for body in bodies_of(each)]
+def _in_carried(command: AnyCommand) -> Sequence[bytes]:
+    puts = command.carried()
+    if isinstance(puts, transactions.AlikePuts):
+        return puts.bodies
+    return [body for each in puts for body in bodies_of(each)]
 
 
 _CARRYING: Final = [kind for kind in COMMANDS if kind.carrying is not Command.carrying]
@@ -421,7 +424,10 @@ def refs_of(command: AnyCommand) -> list[BodyRef]:
         return [] if ref is None else [ref]
     if isinstance(command, c.Renew | o.Amend):
         return [command.body] if isinstance(command.body, BodyRef) else []
-    return [ref for each in command.carried() for ref in refs_of(each)]
+    puts = command.carried()
+    if isinstance(puts, transactions.AlikePuts):  # bodies apart make them different
+        return []
+    return [ref for each in puts for ref in refs_of(each)]
 
 
 def adopted(command: Any, result: object) -> list[BodyRef]:

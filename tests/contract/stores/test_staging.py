@@ -19,7 +19,7 @@ from leasehold.domain.errors import (
     StagedNotFound,
     VisibilityPastExpiry,
 )
-from leasehold.domain.events import replay
+from leasehold.domain.events import EventType, replay
 from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NEVER_MS, Detail, MessageState, Outcome, Phase
 from leasehold.domain.transactions import StagedPart, TransactionState
@@ -53,6 +53,31 @@ def test_staged_messages_are_seen_by_nobody(asker: Asker) -> None:
     assert asker.inspected(states=["visible", "delayed"]) == []
     message_id = page.messages[0].message.message_id
     assert asker.ask(o.FindMessage(ACCOUNT, QUEUE, message_id)) == page.messages[0]
+
+
+@pytest.mark.parametrize("delay_s", [0, 7])
+def test_messages_that_are_alike_are_as_others(asker: Asker, delay_s: int) -> None:
+    """What is staged as messages that differ by their bodies alone is what puts would be."""
+    bodies = [b"", b"small", b"\x00" * 256, b"x" * 257, b"y" * 2_000]
+    detail = Detail(message_type="t")
+    drawn = bytes(range(10 * len(bodies)))
+    alike = sg.AlikePuts(ACCOUNT, QUEUE, bodies, drawn, delay_s, 60, detail, 3)
+    assert asker.ask(sg.Stage(ACCOUNT, "tx", "one", 0, alike)) == sg.Staged(5, 1)
+    assert asker.ask(sg.Stage(ACCOUNT, "tx", "two", 0, alike[:])) == sg.Staged(5, 1)
+    asker.clock.advance(s=1)
+    assert asker.publish() == published(videos=10)
+    asker.clock.advance(s=delay_s)
+    leases = asker.ask(c.Receive(ACCOUNT, QUEUE, 20, 30))
+    messages = [lease.message for lease in leases]
+    assert [message.body for message in messages] == bodies * 2
+    assert len({message.message_id for message in messages}) == len(messages)
+    for one, two in zip(messages[:5], messages[5:], strict=True):
+        assert one == two._replace(message_id=one.message_id)
+        assert (one.priority, one.detail) == (3, detail)
+        assert one.message_id[13:] == two.message_id[13:]  # what was drawn, marked as an id
+    told = [event for event in asker.events() if event.type is EventType.STAGED]
+    assert [event.message_id for event in told] == [message.message_id for message in messages]
+    assert {(event.priority, event.message_type) for event in told} == {(3, "t")}
 
 
 def test_a_listing_mixes_staged_messages_in(asker: Asker) -> None:

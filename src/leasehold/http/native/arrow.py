@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.domain.claims import Column, MemberColumns, MemberPage
+from leasehold.domain.claims import MemberColumns, MemberPage
 from leasehold.domain.commands import Put
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import (
@@ -31,6 +31,7 @@ from leasehold.domain.model import (
     Detail,
     Message,
 )
+from leasehold.domain.transactions import AlikePuts
 from leasehold.http.native.call import MAX_SINGLE_BYTES, short_text, too_many, within
 from leasehold.http.native.errors import Refused, invalid, shown, too_large
 from leasehold.http.native.items import PutReader, check_trace, read_properties
@@ -92,29 +93,29 @@ def write_members(pages: Sequence[MemberPage | MemberColumns]) -> memoryview:
 
 def _joined(pages: Sequence[MemberColumns]) -> MemberColumns:
     """Return pages as one, before bodies are copied."""
-    sizes = [[*chain.from_iterable(page.sizes for page in pages)]]
-    bodies = [[*chain.from_iterable(page.bodies for page in pages)]]
-    numbers: list[Any] = [
-        [*chain.from_iterable(_each(page[place], len(page.sizes)) for page in pages)]
-        for place in _NUMBERS
-    ]
+    numbers: list[list[int]] = [[] for _ in range(_FIRST_NUMBER, _END_OF_NUMBERS)]
+    for page in pages:
+        for whole, column in zip(numbers, _numbers_in(page), strict=True):
+            whole.extend(column)
     ids = b"".join([page.message_ids for page in pages])
-    return MemberColumns._make([ids, *sizes, *bodies, *numbers, None])
+    sizes = [*chain.from_iterable(page.sizes for page in pages)]
+    bodies = [*chain.from_iterable(page.bodies for page in pages)]
+    return MemberColumns._make([ids, sizes, bodies, *numbers, None])
 
 
-_NUMBERS: Final = range(3, 9)
+_FIRST_NUMBER, _END_OF_NUMBERS = 3, 9
 """The places of the columns that are numbers."""
 
 
-def _each(column: Column, count: int) -> Sequence[int]:
-    return array("q", (column,)) * count if isinstance(column, int) else column
+def _numbers_in(page: MemberColumns) -> list[Sequence[int]]:
+    columns: Sequence[Any] = page[_FIRST_NUMBER:_END_OF_NUMBERS]
+    count = len(page.sizes)
+    return [array("q", (each,)) * count if isinstance(each, int) else each for each in columns]
 
 
 def _batch_of_columns(page: MemberColumns) -> pa.RecordBatch:
-    count = len(page.sizes)
-    plain = [_each(page[place], count) for place in _NUMBERS]
-    bodies = _binary(page.sizes, page.bodies)
-    return _batch(_ids(page.message_ids, count), bodies, plain, _nothing_along(count))
+    count, bodies = len(page.sizes), _binary(page.sizes, page.bodies)
+    return _batch(_ids(page.message_ids, count), bodies, _numbers_in(page), _nothing_along(count))
 
 
 def _batch_of_messages(page: MemberPage) -> pa.RecordBatch:
@@ -230,6 +231,8 @@ _WHOLE: Final = tuple(
     kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32)
 )
 _MAPS: Final = "properties"
+_OF_ALL: Final = frozenset({"body", "delay_s", "time_to_live_s", "priority"})
+"""Columns that can be the same in all rows, but for the body."""
 _COLUMNS: Final = {
     "body": _BINARY,
     "queue": _TEXT,
@@ -247,7 +250,7 @@ _COLUMNS: Final = {
 these a small request could stand for a large one."""
 
 
-def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put, ...]:
+def read_puts(content: bytes, reader: PutReader, queue: str | None) -> Sequence[Put]:
     """Return the messages of an Arrow stream, in one record batch or up to MAX_BATCHES.
 
     Args:
@@ -259,11 +262,11 @@ def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put
         Refused: It is no such stream, or a message in it will not do. Fields are named
             ``column[row]``.
     """
-    puts: list[Put] = []
-    properties = 0
+    parts: list[Sequence[Put]] = []
+    rows = properties = 0
     for batch in _batches(content):
-        if len(puts) + batch.num_rows > MAX_ITEMS:
-            raise too_many("rows", len(puts) + batch.num_rows)
+        if rows + batch.num_rows > MAX_ITEMS:
+            raise too_many("rows", rows + batch.num_rows)
         try:
             batch.validate(full=True)
         except pa.ArrowException as error:
@@ -271,8 +274,9 @@ def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put
         properties += _properties_in(batch)
         if properties > MAX_PROPERTIES:
             raise invalid(_MAPS, f"There are more than {MAX_PROPERTIES:,} properties in all.")
-        puts += _Rows(batch, len(puts)).puts(reader, queue)
-    return tuple(puts)
+        parts.append(_Rows(batch, rows).puts(reader, queue))
+        rows += batch.num_rows
+    return parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
 
 
 def _batches(content: bytes) -> Iterator[pa.RecordBatch]:
@@ -364,11 +368,14 @@ class _Rows:
         self._first = first
         self._names = frozenset(batch.schema.names)
 
-    def puts(self, reader: PutReader, queue: str | None) -> list[Put]:
+    def puts(self, reader: PutReader, queue: str | None) -> Sequence[Put]:
         """Return the commands."""
         count = self._batch.num_rows
         entropy = os.urandom(ENTROPY_BYTES * count)
         bodies = _bytes_of(self._plain("body"))
+        alike = self._alike(reader, queue, bodies, entropy)
+        if alike is not None:
+            return alike
         queues = self._queues(queue)
         self._check_sizes(bodies, queues, reader)
         return list(
@@ -384,6 +391,26 @@ class _Rows:
                 self._numbers("priority", PRIORITIES, DEFAULT_PRIORITY),
             )
         )
+
+    def _alike(
+        self, reader: PutReader, queue: str | None, bodies: list[bytes], entropy: bytes
+    ) -> AlikePuts | None:
+        """Return the commands where only bodies differ; None where there is more to look at."""
+        if queue is None or not bodies or not self._names <= _OF_ALL:
+            return None
+        for name in self._names - {"body"}:
+            column = self._batch.column(name)
+            if column.null_count or pc.count_distinct(column).as_py() > 1:
+                return None
+        if max(map(len, bodies)) > reader.limit_of(queue):
+            return None  # whoever looks at each says which
+        (delay_s, *_), (life_s, *_), (priority, *_) = (
+            self._numbers("delay_s", NATIVE.delay_s, 0),
+            self._lives(),
+            self._numbers("priority", PRIORITIES, DEFAULT_PRIORITY),
+        )
+        same = delay_s, life_s, reader.along, priority
+        return AlikePuts(reader.account, queue, bodies, entropy, *same)
 
     def _place(self, name: str, row: int) -> str:
         return f"{name}[{self._first + row}]"

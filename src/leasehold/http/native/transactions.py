@@ -134,7 +134,7 @@ class _Chunk(NamedTuple):
     part: str
     chunk: int
     timeout_s: int | None
-    puts: tuple[Put, ...]
+    puts: Sequence[Put]
 
 
 def _checked(call: Call, prefix: str, given: _Chunk) -> Stage:

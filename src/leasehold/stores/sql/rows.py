@@ -524,7 +524,7 @@ def _column_page(
     if page is None:
         return None
     ids, sizes, bodies, columns = _joined(page[0])
-    return cl.MemberColumns(ids, sizes, bodies, *columns, page[1])
+    return cl.MemberColumns._make((ids, sizes, bodies, *columns, page[1]))
 
 
 def _run_behind(state: State, lane: int, place: _Place, wanted: int, skip: int) -> _Run | None:
@@ -567,7 +567,7 @@ def _joined(runs: Sequence[_Run]) -> _Run:
     runs = [run for run in runs if run.sizes]
     if len(runs) <= 1:
         return runs[0] if runs else _NO_RUN
-    columns = []
+    columns: list[cl.Column] = []
     for each in zip(*[run.columns for run in runs], strict=True):
         if isinstance(each[0], int) and each.count(each[0]) == len(each):
             columns.append(each[0])

@@ -26,12 +26,14 @@ from leasehold.domain.model import (
     Queue,
     expiry_of,
     make_id_blob,
+    make_id_blobs,
 )
 from leasehold.stores.sql.catalog import Entry, Slot, lane_number, lane_of, lanes_of, number_of
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
+from leasehold.stores.sql.recorder import ID_BYTES, Columns, Recorder, columns_of
 from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE, claim_keys
 from leasehold.stores.sql.settle import Plan, Settling, StagedBook, TransactionRow, rows_in
 from leasehold.stores.sql.state import State
@@ -79,15 +81,15 @@ class TransactionHandlers:
         if rules.check_chunk(chunks, command.chunk):
             return st.Staged(rows_in(slots), chunks, duplicate=True)
         staged = StagedRows(self._state, command, {slot.queue: slot for slot in slots}, now_ms)
-        self._messages.insert(staged.rows, staged.bodies)
+        if not staged.alike:
+            self._messages.insert(staged.rows, staged.bodies)
         for share in staged.shares.values():
             if share.slot not in slots:
                 self._book.add(share.slot)
                 slots.append(share.slot)
             share.count_in()
             self._book.keep_slot(share.slot)
-            log, cores = self._state.log, share.cores
-            log.add_many(EventType.STAGED, share.entry, cores, name, None)
+            share.record(self._state.log, name)
         created_at_ms, until_ms = (now_ms, 0) if found is None else found[1:3]
         until_ms = rules.until_after_stage(until_ms, now_ms, command.timeout_s)
         self._book.keep(
@@ -381,22 +383,32 @@ _SHIFT_MS = 1000
 class Share:
     """What of a chunk is for one queue."""
 
-    __slots__ = ("cores", "entry", "keyed", "lanes_used", "slot")
+    __slots__ = ("alike", "cores", "entry", "keyed", "lanes_used", "slot")
 
     def __init__(self, entry: Entry, slot: Slot) -> None:
         self.entry = entry
         self.slot = slot
         self.cores: list[tuple[object, ...]] = []
         """For the event log; see ``Recorder.add_many``."""
+        self.alike: Columns | None = None
+        """The same, of messages that are alike."""
         self.lanes_used = 0
         self.keyed = 0
 
     def count_in(self) -> None:
         """Note that the rows are there."""
-        self.slot.rows += len(self.cores)
+        count = len(self.cores) if self.alike is None else len(self.alike.ids) // ID_BYTES
+        self.slot.rows += count
         self.slot.keyed += self.keyed
         self.slot.lanes_used |= self.lanes_used
-        self.entry.staged += len(self.cores)
+        self.entry.staged += count
+
+    def record(self, log: Recorder, name: str) -> None:
+        """Record that the rows are there."""
+        if self.alike is None:
+            log.add_many(EventType.STAGED, self.entry, self.cores, name, None)
+        else:
+            log.add_columns(EventType.STAGED, self.entry, self.alike, name, None)
 
 
 class StagedRows:
@@ -425,7 +437,38 @@ class StagedRows:
         self._state = state
         self._command = command
         self._slots = slots
-        self._fill(now_ms)
+        puts = command.puts
+        self.alike = isinstance(puts, st.AlikePuts) and "put_alike" in state.sql
+        """Whether the rows are in their tables already."""
+        if self.alike:
+            assert isinstance(puts, st.AlikePuts)
+            self._insert(puts, now_ms)
+        else:
+            self._fill(now_ms)
+
+    def _insert(self, puts: st.AlikePuts, now_ms: int) -> None:
+        """Insert messages that are alike with one statement for each table."""
+        state, count = self._state, len(puts)
+        share, detail, delay_s = self._share(puts.queue), puts.detail, puts.delay_s
+        rules.check_put(puts[0], share.entry.queue.settings, now_ms)
+        number = lane_number(puts.priority, detail.group_id)
+        lane = lane_of(share.slot.partition, number)
+        share.lanes_used |= 1 << number
+        row_key = state.take_row_keys(count)
+        ids = make_id_blobs(row_key, puts.entropy)
+        visible_at_ms, expires_at_ms = (
+            now_ms + delay_s * _SHIFT_MS,
+            expiry_of(now_ms, puts.time_to_live_s),
+        )
+        phase = int(Phase.DELAYED if delay_s else Phase.WAITING)
+        more = None if detail is NO_DETAIL else detail_to_json(detail)
+        bodies = state.bodies_of(puts.bodies)
+        times = now_ms, expires_at_ms, visible_at_ms, phase
+        bounds = (row_key, lane, ids, *times, more, INLINE_BYTES, bodies)
+        state.cursor.execute(state.sql["put_alike"], bounds)
+        state.cursor.execute(state.sql["put_bodies"], (row_key, INLINE_BYTES, bodies))
+        core = (now_ms, expires_at_ms, visible_at_ms, 0, 0, phase, now_ms, 0, 0)
+        share.alike = columns_of((ids,), core, (lane,), (more,))
 
     def _fill(self, now_ms: int) -> None:
         command, rows, bodies = self._command, self.rows, self.bodies

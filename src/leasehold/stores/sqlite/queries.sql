@@ -60,6 +60,17 @@ INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_
                      dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
 VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
 
+-- name: put_alike
+-- Messages that differ by id and body alone. A body of more than ?9 bytes stands apart.
+INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+                     dequeue_count, fence, body, phase, since_ms, detail, place)
+SELECT ?1 + rowid - 1, ?2, substr(?3, rowid * 16 - 15, 16), ?4, ?5, ?6, 0, 0,
+       iif(length(value) > ?9, x'', value), ?7, ?4, ?8, length(value) > ?9 FROM carray(?10)
+
+-- name: put_bodies
+INSERT INTO message_body (row_key, content)
+SELECT ?1 + rowid - 1, value FROM carray(?3) WHERE length(value) > ?2
+
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES (?, ?)
 

@@ -385,6 +385,11 @@ class SqliteState(State):
         """Return texts as one value that statements can look them up in, as bytes."""
         return apsw.carray(tuple([name.encode() for name in names]))
 
+    @staticmethod
+    def bodies_of(bodies: Sequence[bytes]) -> object:
+        """Return bodies as one value that ``put_alike`` takes."""
+        return apsw.carray(tuple(bodies))
+
     def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""
         self.cursor.execute(self.sql["set_meta"], (name, value))

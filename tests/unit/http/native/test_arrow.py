@@ -14,7 +14,7 @@ import pytest
 from leasehold.domain.claims import MemberColumns, ReadClaim
 from leasehold.domain.limits import WEEK_S
 from leasehold.domain.model import id_to_blob
-from leasehold.domain.transactions import Stage
+from leasehold.domain.transactions import AlikePuts, Stage
 from leasehold.http.native import arrow, call, streams
 from tests.unit.http.native.support import BASE, QUEUE, Answer, Native
 from tests.unit.http.native.test_streams import STREAM, attach, claim
@@ -192,6 +192,37 @@ def test_stage(native: Native) -> None:
     assert len(first.entropy) == 10
     assert first.entropy != second.entropy
     assert stage(native, written(_BODIES)).json["duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "alike"),
+    [
+        ({}, True),
+        ({"delay_s": [3, 3], "time_to_live_s": [-1, -1], "priority": [4, 4]}, True),
+        ({"delay_s": [3, 4]}, False),
+        ({"delay_s": pa.array([3, None], pa.int32())}, False),
+        ({"message_type": ["t", "t"]}, False),
+    ],
+)
+def test_messages_that_differ_by_their_bodies_alone(
+    native: Native, columns: Mapping[str, Any], alike: bool
+) -> None:
+    """They are handed on as such, and say the same as others."""
+    table = pa.table({"body": [b"one", b"x" * 300], **columns})
+    assert stage(native, written(table)).status == 200
+    puts = staged(native)
+    assert isinstance(puts, AlikePuts) is alike
+    assert [put.body for put in puts] == [b"one", b"x" * 300]
+    assert [put.delay_s for put in puts] == [each or 0 for each in table_values(table, "delay_s")]
+    last = puts[-1]
+    assert last.time_to_live_s == (None if "time_to_live_s" in columns else WEEK_S)
+    assert last.priority == (4 if "priority" in columns else 8)
+    assert puts[0].entropy != last.entropy
+
+
+def table_values(table: pa.Table, name: str) -> list[Any]:
+    """Return a column, or nulls where there is none."""
+    return table[name].to_pylist() if name in table.column_names else [None] * len(table)
 
 
 _FULL: Final = {
