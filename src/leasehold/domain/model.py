@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import sys
+from array import array
 from binascii import Error as BinasciiError
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
@@ -333,6 +335,18 @@ _VARIANT: Final = bytes(0x80 | each & 0x3F for each in range(256))
 def row_key_in(blob: bytes) -> int:
     """Return the row key inside the 16 bytes of an id."""
     return int.from_bytes(blob[:6], "big")
+
+
+def row_keys_in(ids: bytes) -> array[int]:
+    """Return the row keys inside ids of 16 bytes that are joined."""
+    count = len(ids) // 16
+    numbers = bytearray(8 * count)
+    for place in range(6):
+        numbers[2 + place :: 8] = ids[place::16]
+    keys = array("q", bytes(numbers))
+    if sys.byteorder == "little":
+        keys.byteswap()
+    return keys
 
 
 def id_from_blob(blob: bytes) -> str:

@@ -22,7 +22,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType, core_of
 from leasehold.domain.groups import NOW
-from leasehold.domain.model import Phase
+from leasehold.domain.model import Phase, row_keys_in
 from leasehold.domain.transactions import Moved
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.sql.catalog import (
@@ -50,7 +50,7 @@ from leasehold.stores.sql.rows import (
     read_members,
     uncount,
 )
-from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
+from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, FreshRun, Search
 from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import State
 
@@ -379,21 +379,50 @@ class Claiming:
         claim = rules.begin(command, now_ms, groups) if held is None else held.claim
         had_bytes = self._bytes_of(held) if claim.max_bytes is not None else 0
         step = rules.Step(claim, had_bytes, FULL_STEP if state.is_full else None)
-        rows = self._rows(entry, claim, step, now_ms)
+        sized = claim.max_bytes is not None
+        found = self._search.next_run(entry, now_ms, step.room, sized=sized)
+        # Which of them are too many bytes is for whoever looks at each.
+        run = found if found is not None and step.takes(0, found[1].size_bytes) else None
+        rows = self._rows(entry, claim, step, now_ms) if run is None else ()
+        taken = len(rows) if run is None else run[1].size
         if held is None:
-            if not rows:
+            if not taken:
                 return None
             held = self._begin(stream, claim)
         event = rules.extension_event(claim)
         # While the disk is full a claim is as small as a step, so that it can soon be settled.
-        ends = step.is_full(len(rows)) and not state.is_full, step.reaches_bytes
-        held.claim = rules.after_step(claim, len(rows), *ends, now_ms, command.lease_s)
+        ends = step.is_full(taken) and not state.is_full, step.reaches_bytes
+        held.claim = rules.after_step(claim, taken, *ends, now_ms, command.lease_s)
         if claim.size:
             state.log.add_claim(event, entry, held.claim)
-        self._take(held, rows, now_ms)
+        if run is None:
+            self._take(held, rows, now_ms)
+        else:
+            self._take_run(held, *run, now_ms)
         held.bytes_taken = step.taken_bytes if held.is_opening else None
         state.keep_claim(held)
         return held
+
+    def _take_run(self, held: OpenClaimState, lane: Lane, run: FreshRun, now_ms: int) -> None:
+        """Move messages into the claim that are the same, and were never received before."""
+        state, entry = self._state, held.entry
+        bounds = held.partition, now_ms, held.claim.holder
+        if run.is_dense:
+            state.cursor.execute(state.sql["claim_run"], (*bounds, *run.ends))
+        else:
+            keys = state.keys_of(row_keys_in(run.ids))
+            state.cursor.execute(state.sql["claim_many"], (*bounds, keys))
+        held.lanes_used |= 1 << number_of(lane.partition)
+        if entry.timeline is not None:
+            entry.timeline.add(run.visible_at_ms, run.phase, -run.size)
+        if entry.logged:
+            core = (
+                *(run.inserted_at_ms, run.expires_at_ms, held.claim.until_ms, 1, run.fence + 1),
+                *(int(Phase.LEASED), now_ms, run.visible_at_ms, 0),
+            )
+            self._record(held, columns_of((run.ids,), core, (lane.partition,), (None,)))
+        else:
+            state.recorded.pop(held, None)
 
     def _rows(self, entry: Entry, claim: cl.Claim, step: rules.Step, now_ms: int) -> Sequence[Row]:
         sized = claim.max_bytes is not None

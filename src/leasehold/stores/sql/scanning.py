@@ -434,6 +434,33 @@ def _order(
     return urgency, due_ms, visible_at_ms if place_ms is None else place_ms, row_key
 
 
+class FreshRun(NamedTuple):
+    """Messages that were never received before, and are the same but for ids and bodies."""
+
+    size: int
+    """How many."""
+    ids: bytes
+    """16 bytes of each."""
+    ends: tuple[int, int]
+    """The lowest and the highest of their row keys."""
+    size_bytes: int
+    """Of all their bodies; 0 if that was not asked for."""
+    inserted_at_ms: int
+    expires_at_ms: int
+    visible_at_ms: int
+    fence: int
+    phase: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is no other message between the lowest and the highest row key."""
+        return self.ends[1] - self.ends[0] + 1 == self.size
+
+
+_TRIED_FIRST: Final = 64
+"""Where so many messages are not the same, more of them are not looked at."""
+
+
 class Search:
     """Finds messages.
 
@@ -495,6 +522,30 @@ class Search:
         first_ms = Cell.visible_at_ms(rows[0]) if rows else None
         lane.scanned(now_ms, first_ms, found_all=found_all)
         return rows
+
+    def next_run(
+        self, entry: Entry, now_ms: int, wanted: int, *, sized: bool
+    ) -> tuple[Lane, FreshRun] | None:
+        """Return what a claim may take next, if that is of one lane, and all the same.
+
+        None where it is not, or where there is more to look at than what is visible.
+        """
+        query = "next_run_with_sizes" if sized else "next_run"
+        if not entry.plain or entry.lapsed or len(entry.lanes) > 1 or query not in self._state.sql:
+            return None
+        lane = entry.lanes[0]
+        if now_ms < lane.scanned_at_ms:
+            lane.forget_scan()
+        for limit in sorted({min(_TRIED_FIRST, wanted), wanted}):
+            bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
+            ((count, again, detailed, *found),) = self._state.fetch(query, bounds)
+            least, most = found[4::2], found[5::2]
+            if not count or again or detailed or least != most:
+                return None
+        ids, first_key, last_key, size_bytes = found[:4]
+        run = FreshRun(count, ids, (first_key, last_key), size_bytes, *least)
+        lane.scanned(now_ms, run.visible_at_ms, found_all=count < wanted)
+        return lane, run
 
     def next_for_claim(
         self, entry: Entry, now_ms: int, wanted: int, query: str, step: SearchStep

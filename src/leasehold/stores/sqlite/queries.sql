@@ -61,11 +61,13 @@ INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_
 VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
 
 -- name: put_alike
--- Messages that differ by id and body alone. A body of more than ?9 bytes stands apart.
+-- Messages that differ by id and body alone. A body of more than ?9 bytes stands apart; how long it
+-- is stands in its place, for whoever asks only that.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
                      dequeue_count, fence, body, phase, since_ms, detail, place)
 SELECT ?1 + rowid - 1, ?2, substr(?3, rowid * 16 - 15, 16), ?4, ?5, ?6, 0, 0,
-       iif(length(value) > ?9, x'', value), ?7, ?4, ?8, length(value) > ?9 FROM carray(?10)
+       iif(length(value) > ?9, CAST(length(value) AS BLOB), value), ?7, ?4, ?8, length(value) > ?9
+FROM carray(?10)
 
 -- name: put_bodies
 INSERT INTO message_body (row_key, content)
@@ -139,6 +141,33 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
+
+-- name: next_run
+-- As next_visible_without_bodies, in one row: what is the same in all of them need not be told of
+-- each. The limit keeps the order of what is joined.
+SELECT count(*), max(dequeue_count), max(detail IS NOT NULL),
+       CAST(group_concat(message_id, '') AS BLOB), min(row_key), max(row_key), sum(size),
+       min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
+       min(visible_at_ms), max(visible_at_ms), min(fence), max(fence), min(phase), max(phase)
+FROM (SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count,
+             fence, phase, detail, 0 AS size
+      FROM message INDEXED BY message_by_visibility
+      WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+      ORDER BY visible_at_ms, row_key LIMIT ?3)
+
+-- name: next_run_with_sizes
+SELECT count(*), max(dequeue_count), max(detail IS NOT NULL),
+       CAST(group_concat(message_id, '') AS BLOB), min(row_key), max(row_key), sum(size),
+       min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
+       min(visible_at_ms), max(visible_at_ms), min(fence), max(fence), min(phase), max(phase)
+FROM (SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count,
+             fence, phase, detail, CASE WHEN place = 0 THEN length(body)
+             WHEN length(body) THEN CAST(body AS INTEGER)
+             ELSE coalesce((SELECT length(content) FROM message_body b
+                            WHERE b.row_key = message.row_key), 0) END AS size
+      FROM message INDEXED BY message_by_visibility
+      WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+      ORDER BY visible_at_ms, row_key LIMIT ?3)
 
 -- name: group_heads
 -- Of each of some groups the next that was never received, and the next that was. Names come as bytes,
@@ -509,6 +538,13 @@ UPDATE message SET partition = (partition >> 40) << 40 | ?1, dequeue_count = deq
                    fence = fence + 1, phase = 2, since_ms = ?2, visible_since_ms = visible_at_ms,
                    renewals = 0, holder = ?3
 WHERE row_key IN carray(?4)
+
+-- name: claim_run
+-- The same for rows that follow each other: to look each of them up would take a third longer.
+UPDATE message SET partition = (partition >> 40) << 40 | ?1, dequeue_count = dequeue_count + 1,
+                   fence = fence + 1, phase = 2, since_ms = ?2, visible_since_ms = visible_at_ms,
+                   renewals = 0, holder = ?3
+WHERE row_key BETWEEN ?4 AND ?5
 
 -- name: claim_again
 -- As above for a message that was received before. Its body and its time to live stay.
