@@ -27,10 +27,9 @@ from leasehold.domain.transactions import Committed, CommitTogether, ExpireStage
 from leasehold.stores.base import Store
 
 SLICE_ROWS: Final = 500
-_SLICE_DROPPED: Final = 1_000
-"""The same where nothing but rows of a partition that was dropped is looked for: of a claim that was
-settled, each slice costs as much as 150 rows besides."""
 """Rows one step may take, some two milliseconds' worth."""
+_SLICE_DROPPED: Final = 1_000
+"""The same where there is nothing to do but to free rows: a step costs as much as 150 of them."""
 _SLICE_TRANSACTIONS: Final = 4
 """Staged transactions that one step drops: each may have many rows."""
 _NOTICED_STALL_S: Final = 0.5

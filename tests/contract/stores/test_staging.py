@@ -21,7 +21,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType, replay
 from leasehold.domain.filters import MessageFilter
-from leasehold.domain.model import NEVER_MS, Detail, MessageState, Outcome, Phase
+from leasehold.domain.model import NEVER_MS, NO_DETAIL, Detail, MessageState, Outcome, Phase
 from leasehold.domain.transactions import StagedPart, TransactionState
 
 from .conftest import ACCOUNT, QUEUE, Asker
@@ -55,11 +55,11 @@ def test_staged_messages_are_seen_by_nobody(asker: Asker) -> None:
     assert asker.ask(o.FindMessage(ACCOUNT, QUEUE, message_id)) == page.messages[0]
 
 
+@pytest.mark.parametrize("detail", [NO_DETAIL, Detail(message_type="t")], ids=["plain", "typed"])
 @pytest.mark.parametrize("delay_s", [0, 7])
-def test_messages_that_are_alike_are_as_others(asker: Asker, delay_s: int) -> None:
+def test_messages_that_are_alike_are_as_others(asker: Asker, delay_s: int, detail: Detail) -> None:
     """What is staged as messages that differ by their bodies alone is what puts would be."""
     bodies = [b"", b"small", b"\x00" * 256, b"x" * 257, b"y" * 2_000]
-    detail = Detail(message_type="t")
     drawn = bytes(range(10 * len(bodies)))
     alike = sg.AlikePuts(ACCOUNT, QUEUE, bodies, drawn, delay_s, 60, detail, 3)
     assert asker.ask(sg.Stage(ACCOUNT, "tx", "one", 0, alike)) == sg.Staged(5, 1)
@@ -75,9 +75,15 @@ def test_messages_that_are_alike_are_as_others(asker: Asker, delay_s: int) -> No
         assert one == two._replace(message_id=one.message_id)
         assert (one.priority, one.detail) == (3, detail)
         assert one.message_id[13:] == two.message_id[13:]  # what was drawn, marked as an id
-    told = [event for event in asker.events() if event.type is EventType.STAGED]
-    assert [event.message_id for event in told] == [message.message_id for message in messages]
-    assert {(event.priority, event.message_type) for event in told} == {(3, "t")}
+    for kind in (EventType.STAGED, EventType.PUBLISHED):
+        told = [event for event in asker.events() if event.type is kind]
+        assert [event.message_id for event in told] == [message.message_id for message in messages]
+        assert {(each.priority, each.message_type) for each in told} == {(3, detail.message_type)}
+        times = {(each.inserted_at_ms, each.expires_at_ms, each.visible_at_ms) for each in told}
+        assert len(times) == 1
+    assert times == {
+        (one.inserted_at_ms, one.expires_at_ms, one.visible_since_ms) for one in messages
+    }
 
 
 def test_a_listing_mixes_staged_messages_in(asker: Asker) -> None:

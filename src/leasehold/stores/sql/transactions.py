@@ -21,6 +21,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.model import (
+    NEVER_MS,
     NO_DETAIL,
     Phase,
     Queue,
@@ -204,7 +205,7 @@ class TransactionHandlers:
         state = self._state
         entry = state.catalog.get(slot.account, slot.queue)
         lanes = lanes_of(slot.partition, slot.lanes_used)
-        if entry.logged:
+        if entry.logged and not self._record_runs(entry, slot, now_ms):
             self._record(EventType.PUBLISHED, entry, slot, "cores_to_publish", now_ms)
         if entry.turns is not None:
             call_lanes(state, entry.turns, lanes)
@@ -281,6 +282,26 @@ class TransactionHandlers:
         cores = self._cores(slot, query, moments)
         while slice_ := sorted(islice(cores, _RECORDED_AT_ONCE)):
             self._state.log.add_many(kind, entry, slice_, slot.name, None)
+
+    def _record_runs(self, entry: Entry, slot: Slot, now_ms: int) -> bool:
+        """Record that a slot is published, if its rows are alike but for ids; tell whether."""
+        lanes = lanes_of(slot.partition, slot.lanes_used)
+        if len(lanes) > 1 or "runs_to_publish" not in self._state.sql:
+            return False
+        runs = self._state.fetch("runs_to_publish", tuple(lanes))
+        if any(run[2] or run[3::2] != run[4::2] for run in runs):
+            return False
+        slice_bytes = _RECORDED_AT_ONCE * ID_BYTES
+        for visible_at_ms, ids, _, inserted_at_ms, _, expires_at_ms, _, phase, _ in runs:
+            passed_ms = now_ms - inserted_at_ms
+            if expires_at_ms < NEVER_MS:
+                expires_at_ms = min(expires_at_ms + passed_ms, NEVER_MS)  # noqa: PLW2901
+            times = now_ms, expires_at_ms, visible_at_ms + passed_ms
+            core = (*times, 0, 0, phase, now_ms, 0, 0)
+            for start in range(0, len(ids), slice_bytes):
+                told = columns_of((ids[start : start + slice_bytes],), core, lanes, (None,))
+                self._state.log.add_columns(EventType.PUBLISHED, entry, told, slot.name, None)
+        return True
 
     def _cores(self, slot: Slot, query: str, moments: tuple[int, ...]) -> Iterator[Any]:
         for lane in lanes_of(slot.partition, slot.lanes_used):

@@ -1001,6 +1001,13 @@ SELECT message_id, ?2, iif(expires_at_ms < 253402300799000,
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 ORDER BY visible_at_ms, row_key
 
+-- name: runs_to_publish
+-- The same in one row for each moment: what is the same in all of its messages, as in next_run.
+SELECT visible_at_ms, CAST(group_concat(message_id, '') AS BLOB), max(detail IS NOT NULL),
+       min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
+       min(phase), max(phase)
+FROM message INDEXED BY message_by_visibility WHERE partition = ? GROUP BY visible_at_ms
+
 -- name: soon_to_publish
 SELECT (visible_at_ms + ?2 - inserted_at_ms) / 1000, phase, count(*)
 FROM message INDEXED BY message_by_visibility WHERE partition = ?1 GROUP BY 1, 2
