@@ -7,12 +7,14 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from leasehold import spans
 from leasehold.client import Client, QueueNotFound, RetryPolicy
 from leasehold.extras import install
+from leasehold.garbage import spare_collecting
 from leasehold.spark.options import BadOption, Place
 
 SERVICE: Final = "leasehold-spark"
@@ -53,6 +55,17 @@ def is_signature(credential: str) -> bool:
 def patient(patience_s: float) -> RetryPolicy:
     """Return a policy that goes on trying for so many seconds, for calls that can be repeated."""
     return RetryPolicy(attempts=_MANY, patience_s=patience_s)
+
+
+@cache
+def spare_worker(pid: int) -> None:
+    """Have the process *pid*, this one, not look for garbage in what it has loaded by now.
+
+    Spark has its Python workers look for garbage after each task, 30 ms of processor for what is
+    loaded and stays: with small micro-batches that was more than all else.
+    """
+    del pid
+    spare_collecting(seldom=False)
 
 
 def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: float = 30.0) -> Client:

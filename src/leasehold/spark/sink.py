@@ -9,6 +9,7 @@ messages, although the publishing may have succeeded; so dropping never touches 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -59,6 +60,7 @@ from leasehold.spark.connection import (
     current_task,
     missing_queue_named,
     patient,
+    spare_worker,
     transaction_name,
 )
 from leasehold.spark.options import BadOption, WriteOptions, log, nearest
@@ -143,6 +145,7 @@ class _Writer:
         claimed = ClaimedRows(self._names)
         try:
             with connect(self._options.place, policy) as client, self._missing_queue_named(client):
+                spare_worker(os.getpid())
                 rows = map(claimed.taken_from, batches)
                 done = self._stager.stage(client.transaction(name), part, rows)
                 return replace(done, claims=claimed.claims)

@@ -39,12 +39,12 @@ from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
 from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.wording import count_of
-from leasehold.garbage import spare_collecting
 from leasehold.spark.connection import (
     TaskIdentity,
     connect,
     current_task,
     patient,
+    spare_worker,
 )
 from leasehold.spark.options import (
     BadOption,
@@ -454,9 +454,7 @@ def shared_client(options: ReadOptions) -> Client:
     found = _clients.get(key)
     if found is None:
         found = _clients[key] = connect(options.place, patient(options.retry_patience))
-        # Spark has its workers look for garbage after each task, 30 ms of processor for what is
-        # loaded and stays: with small micro-batches that was more than all else.
-        spare_collecting(seldom=False)
+        spare_worker(os.getpid())
     return found
 
 
