@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from leasehold.domain.command import (
     MAX_BATCH,
@@ -217,25 +217,19 @@ class ReadClaim(Command["MemberPage | MemberColumns"]):
     """Whether each part has all members of some groups; see :func:`groups.is_of_part`."""
 
 
-Column: TypeAlias = int | Sequence[int]
-"""The same number for all, or one for each."""
-
-
 class MemberColumns(NamedTuple):
-    """Some members that have no detail, column by column."""
+    """Some members that have no detail, column by column; one number is that of all of them."""
 
     message_ids: bytes
     """16 of each; see :func:`leasehold.domain.model.id_from_blob`."""
-    sizes: Sequence[int]
-    """Bytes of each body."""
-    bodies: Sequence[bytes]
-    """All of them in their order, any number joined in each."""
-    inserted_at_ms: Column
-    expires_at_ms: Column
-    visible_since_ms: Column
-    dequeue_counts: Column
-    fences: Column
-    priorities: Column
+    sizes: Sequence[int]  # of each body
+    bodies: Sequence[bytes]  # all of them in their order, any number joined in each
+    inserted_at_ms: int | Sequence[int]
+    expires_at_ms: int | Sequence[int]
+    visible_since_ms: int | Sequence[int]
+    dequeue_counts: int | Sequence[int]
+    fences: int | Sequence[int]
+    priorities: int | Sequence[int]
     next_after: str | None
 
 

@@ -398,6 +398,10 @@ def _tracks_of(held: OpenClaimState) -> list[list[int]]:
     return [*tracks, grouped] if grouped else tracks
 
 
+_Column: TypeAlias = int | Sequence[int]
+"""The same number for all, or one for each."""
+
+
 class _Rows(NamedTuple):
     """Members as rows."""
 
@@ -423,7 +427,7 @@ class _Run(NamedTuple):
     ids: bytes
     sizes: Sequence[int]
     bodies: tuple[bytes, ...]
-    columns: tuple[cl.Column, ...]
+    columns: tuple[_Column, ...]
     """Inserted, expires, visible, dequeue count, fence, and priority."""
 
     def place(self, count: int) -> _Place:
@@ -567,7 +571,7 @@ def _joined(runs: Sequence[_Run]) -> _Run:
     runs = [run for run in runs if run.sizes]
     if len(runs) <= 1:
         return runs[0] if runs else _NO_RUN
-    columns: list[cl.Column] = []
+    columns: list[_Column] = []
     for each in zip(*[run.columns for run in runs], strict=True):
         if isinstance(each[0], int) and each.count(each[0]) == len(each):
             columns.append(each[0])
