@@ -35,9 +35,13 @@ from leasehold.domain.model import (
     Phase,
     expiry_of,
     issue_receipt,
+    make_id_blob,
+    make_id_blobs,
     make_message_id,
     read_receipt,
+    row_key_in,
     row_key_of,
+    row_keys_in,
 )
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
@@ -101,6 +105,19 @@ def test_id_is_a_uuid_that_carries_its_row_key(key: int, entropy: bytes) -> None
     assert uuid.UUID(message_id).version == 8
     assert uuid.UUID(message_id).variant == uuid.RFC_4122
     assert row_key_of(message_id) == key
+
+
+@given(
+    key=st.integers(1, MAX_ROW_KEY - 9),
+    entropy=st.binary(max_size=90).map(lambda drawn: drawn[: len(drawn) // 10 * 10]),
+)
+def test_many_ids_at_once_are_those_of_each(key: int, entropy: bytes) -> None:
+    """Ids that are made and read together are as those made and read one by one."""
+    keys = range(key, key + len(entropy) // 10)
+    each = [make_id_blob(one, entropy[at * 10 : at * 10 + 10]) for at, one in enumerate(keys)]
+    joined = make_id_blobs(key, entropy)
+    assert joined == b"".join(each)
+    assert list(row_keys_in(joined)) == list(keys) == list(map(row_key_in, each))
 
 
 @pytest.mark.parametrize(
