@@ -18,7 +18,7 @@ from leasehold.domain.claims import ClaimState
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType
 from leasehold.domain.model import BodyRef, Detail
-from leasehold.stores.sql import recorder, rows
+from leasehold.stores.sql import recorder, settle
 from leasehold.stores.sql.rows import INLINE_BYTES
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
@@ -222,8 +222,8 @@ def test_a_page_of_members_ends_with_its_bytes(
     tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large bodies make short pages, and each member is on one of them."""
-    monkeypatch.setattr(rows, "PAGE_BYTES", 1_000)
-    monkeypatch.setattr(rows, "_READ_AT_ONCE", 2)
+    monkeypatch.setattr(settle, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(settle, "_READ_AT_ONCE", 2)
     tried.ask_all(*[tried.put(b"%d" % (number % 10) * 400) for number in range(9)])
     tried.open()
     sizes, found = [], []

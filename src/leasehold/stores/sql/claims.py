@@ -45,13 +45,11 @@ from leasehold.stores.sql.rows import (
     Cell,
     CellOf,
     Row,
-    first_members,
     message_of,
-    read_members,
     uncount,
 )
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, FreshRun, Search
-from leasehold.stores.sql.settle import Plan, Settling
+from leasehold.stores.sql.settle import Plan, Settling, first_members, read_members
 from leasehold.stores.sql.state import State
 
 _OfStream: TypeAlias = (

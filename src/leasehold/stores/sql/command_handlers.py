@@ -28,8 +28,8 @@ from leasehold.stores.sql.maintenance import BodyKeyHandlers, EventHandlers, Mai
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.recorder import Recorder
 from leasehold.stores.sql.sessions import SessionHandlers
-from leasehold.stores.sql.settle import Settling, StagedBook
-from leasehold.stores.sql.state import State
+from leasehold.stores.sql.settle import Settling
+from leasehold.stores.sql.state import StagedBook, State
 from leasehold.stores.sql.transactions import TransactionHandlers
 
 _Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]

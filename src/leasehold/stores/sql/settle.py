@@ -6,34 +6,45 @@ And the members of claims in their order, which are read until then.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
+from leasehold.domain import commands as c
 from leasehold.domain.claims import Exemption
-from leasehold.domain.errors import MemberNotFound, StreamNotFound
+from leasehold.domain.errors import InvalidMarker, MemberNotFound, StreamNotFound
 from leasehold.domain.events import EventType
+from leasehold.domain.groups import is_of_part
+from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import (
     ErrorReport,
     Outcome,
+    fitting,
     id_from_blob,
     id_to_blob,
+    row_key_in,
     row_key_of,
 )
-from leasehold.domain.transactions import Bound, StreamSettled, TransactionState
+from leasehold.domain.transactions import Bound, StreamSettled
 from leasehold.stores.sql.catalog import (
     OpenClaimState,
-    Slot,
     StreamBox,
+    is_grouped,
     lanes_of,
+    priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.groups import call_lanes
-from leasehold.stores.sql.plain_json import from_plain, to_plain
-from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in
-from leasehold.stores.sql.state import State
+from leasehold.stores.sql.plain_json import along_in_json, from_plain, to_plain
+from leasehold.stores.sql.recorder import ID_BYTES
+from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of
+from leasehold.stores.sql.state import StagedBook, State
 
 _RECORDED_AT_ONCE: Final = 5_000
 _ROWS_AT_ONCE: Final = 2_000
@@ -333,126 +344,342 @@ def _from_json(text: str, number: int, row: Row) -> Exemption:
     )
 
 
-# --- staged book -------------------------------------------------------------------------------
+# --- reading members -----------------------------------------------------------------------------
 #
-# Which transactions there are, and which slots are whose.
+# The members of claims in their order, page by page. They are in the lanes of their claim, each
+# sorted by place and row key. Where the claim is in order, the lanes of groups are read as one,
+# merged; all others one after the other.
 
 
-class TransactionRow(NamedTuple):
-    """A row of ``staged_transaction``."""
+_Place: TypeAlias = tuple[int, int]
+"""By what the members of a lane are sorted: a time, and the row key."""
+_BEGINNING: Final = (-1, -1)
+PAGE_BYTES: Final = LOOK_BYTES
+"""Bytes of bodies after which a page of members ends."""
+_detail_in: Final = itemgetter(8)
+"""The detail in a row of ``member_columns``; up to the body it is as the others are."""
+MOST_LOOKED_AT: Final = 5_000
+"""Members that are looked at for a page, at most."""
+MOST_IN_COLUMNS: Final = 20_000
+"""The same where they are read as columns."""
+_READ_FIRST: Final = 32
+"""Members read while it is not known how large they are: each body can have 64 KiB."""
+_READ_AT_ONCE: Final = 250
+"""Most members read with one statement."""
+_CURSOR: Final = re.compile(
+    r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
+)
+"""What :func:`read_members` gives out. Others are refused: a negative limit is none at all, and
+what is no 64-bit integer would undo the whole batch."""
 
-    state: str
-    created_at_ms: int
-    until_ms: int
-    rows: int
-    """Published."""
-    duplicates: int = 0
-    """Dropped in place of being published."""
+
+def read_members(state: State, held: OpenClaimState, command: cl.ReadClaim) -> c.Result:
+    """Return a page of the members of a claim, in their order."""
+    if command.columns and not command.whole_groups:  # with groups there is a detail
+        columns = _column_page(state, held, command)
+        if columns is not None:
+            return columns
+    rows, after = _row_page(state, held, command)
+    messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
+    return cl.MemberPage(messages, after)
+
+
+def first_members(
+    state: State, held: OpenClaimState, limit: int
+) -> Iterator[tuple[int, list[Row]]]:
+    """Go over the first members of a claim, without their bodies, by lane."""
+    for track in _tracks_of(held):
+        if limit <= 0:
+            return
+        by_lane: dict[int, list[Row]] = {}
+        for row in _after(state, "members_without_bodies", track, _BEGINNING, limit, step=limit):
+            by_lane.setdefault(Cell.lane(row), []).append(row)
+        for lane, rows in by_lane.items():
+            limit -= len(rows)
+            yield lane, rows
+
+
+def _tracks_of(held: OpenClaimState) -> list[list[int]]:
+    """Return the lanes of a claim in their order; those that are read as one stand together."""
+    lanes = lanes_of(held.partition, held.lanes_used)
+    if not held.claim.in_order:
+        return [[lane] for lane in lanes]
+    grouped = list(filter(is_grouped, lanes))
+    tracks = [[lane] for lane in lanes if not is_grouped(lane)]
+    return [*tracks, grouped] if grouped else tracks
+
+
+_Column: TypeAlias = int | Sequence[int]
+"""The same number for all, or one for each."""
+
+
+class _Rows(NamedTuple):
+    """Members as rows."""
+
+    rows: Sequence[Row]
 
     @property
-    def is_published(self) -> bool:
-        """Tell whether the name is only remembered."""
-        return self.state == TransactionState.PUBLISHED
+    def sizes(self) -> list[int]:
+        return list(map(len, map(Cell.body, self.rows)))
+
+    def place(self, count: int) -> _Place:
+        """Return the place of the last of the first so many."""
+        return _place_of(self.rows[count - 1])
+
+    def first(self, count: int, command: cl.ReadClaim, limit: int) -> tuple[_Rows, int]:
+        """Return what of the first so many is asked for; and how many were looked at."""
+        taken, looked = _taken(command, self.rows[:count], limit)
+        return _Rows(taken), looked
 
 
-class StagedBook:
-    """Transactions and their parts, in the database, and the slots, in the catalog as well."""
+class _Run(NamedTuple):
+    """Members as columns."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._by_name: dict[tuple[str, str], list[Slot]] = {}
-        self._sorted: dict[int, Slot] | None = None
-        """The slots that are sorted by name: not those of the catalog once it was loaded anew."""
+    ids: bytes
+    sizes: Sequence[int]
+    bodies: tuple[bytes, ...]
+    columns: tuple[_Column, ...]
+    """Inserted, expires, visible, dequeue count, fence, and priority."""
 
-    def find(self, account: str, name: str) -> TransactionRow | None:
-        """Return a transaction, or None."""
-        rows = self._state.fetch("get_transaction", (account, name))
-        return TransactionRow(*rows[0]) if rows else None
+    def place(self, count: int) -> _Place:
+        """Return the place of the last of the first so many."""
+        visible, end = self.columns[2], count * ID_BYTES
+        time_ms = visible if isinstance(visible, int) else visible[count - 1]
+        return time_ms, row_key_in(self.ids[end - ID_BYTES : end])
 
-    def keep(self, account: str, name: str, row: TransactionRow) -> None:
-        """Write a transaction as it is now."""
-        self._run("keep_transaction", account, name, *row)
-
-    def forget(self, account: str, name: str) -> None:
-        """Forget a transaction."""
-        self._run("forget_transaction", account, name)
-
-    def forget_if_empty(self, account: str, name: str) -> None:
-        """Forget a transaction, not published, with nothing to publish and nothing to settle."""
-        if not self.parts(account, name) and not self.bound(account, name):
-            self.forget(account, name)
-
-    def bound(self, account: str, name: str) -> list[Bound]:
-        """Return the claims bound to a transaction by queue, stream and number."""
-        found = self._state.catalog.bound.get((account, name))
-        return sorted(found.values()) if found else []
-
-    def bind(self, account: str, name: str, bound: Bound) -> None:
-        """Write that a claim is bound to a transaction."""
-        self._state.catalog.bound.setdefault((account, name), {})[bound[:3]] = bound
-        self._run("keep_bound", account, name, *bound)
-
-    def unbind(self, account: str, name: str, bound: Bound) -> None:
-        """Write that a claim is bound to a transaction no longer."""
-        left = self._state.catalog.bound[account, name]
-        del left[bound[:3]]
-        if not left:
-            del self._state.catalog.bound[account, name]
-        self._run("forget_bound", account, name, *bound[:3])
-
-    def parts(self, account: str, name: str) -> list[tuple[str, int]]:
-        """Return the parts of a transaction by name, and how many chunks each has."""
-        return self._state.fetch("get_parts", (account, name))
-
-    def chunks(self, account: str, name: str, part: str) -> int:
-        """Return how many chunks a part has."""
-        return self._state.value("get_chunks", (account, name, part)) or 0
-
-    def keep_part(self, account: str, name: str, part: str, chunks: int) -> None:
-        """Write how many chunks a part has."""
-        self._run("keep_part", account, name, part, chunks)
-
-    def forget_part(self, account: str, name: str, part: str) -> None:
-        """Forget a part."""
-        self._run("forget_part", account, name, part)
-
-    def forget_parts(self, account: str, name: str) -> None:
-        """Forget all parts of a transaction."""
-        self._run("forget_parts", account, name)
-
-    def slots(self, account: str, name: str) -> list[Slot]:
-        """Return the slots of a transaction by part; the list is the caller's."""
-        slots = self._state.catalog.slots
-        if slots is not self._sorted:
-            self._sorted, self._by_name = slots, {}
-            for slot in slots.values():
-                self._by_name.setdefault((slot.account, slot.name), []).append(slot)
-        found = self._by_name.get((account, name), ())
-        return sorted(found, key=lambda slot: (slot.part, slot.partition))
-
-    def add(self, slot: Slot) -> None:
-        """Add a slot to those of its transaction, which were asked for in this batch."""
-        self._state.catalog.slots[slot.partition] = slot
-        self._by_name.setdefault((slot.account, slot.name), []).append(slot)
-
-    def keep_slot(self, slot: Slot) -> None:
-        """Write a slot as it is now."""
-        named = slot.account, slot.name, slot.part, slot.queue
-        self._run("keep_slot", slot.partition, *named, slot.lanes_used, slot.rows, slot.keyed)
-
-    def remove(self, slot: Slot) -> None:
-        """Take a slot out; its rows are elsewhere."""
-        key = slot.account, slot.name
-        self._run("forget_slot", slot.partition)
-        del self._state.catalog.slots[slot.partition]
-        self._by_name[key].remove(slot)
-        if not self._by_name[key]:
-            del self._by_name[key]
-
-    def _run(self, query: str, *bounds: object) -> None:
-        self._state.cursor.execute(self._state.sql[query], bounds)
+    def first(self, count: int, _command: cl.ReadClaim, _limit: int) -> tuple[_Run, int]:
+        """Return the first so many; and how many that is."""
+        if count == len(self.sizes):
+            return self, count
+        sizes = self.sizes[:count]
+        columns = tuple([e if isinstance(e, int) else e[:count] for e in self.columns])
+        bodies = b"".join(self.bodies)[: sum(sizes)]
+        return _Run(self.ids[: count * ID_BYTES], sizes, (bodies,), columns), count
 
 
-def rows_in(slots: Iterable[Slot]) -> int:
-    """Return how many rows some slots have."""
-    return sum(slot.rows for slot in slots)
+_NO_RUN: Final = _Run(b"", (), (), (0,) * 6)
+_Look: TypeAlias = Callable[[Sequence[int], _Place, int, int], "_Rows | _Run | None"]
+"""Returns members of some lanes behind a place, at most so many, or the rest behind so many."""
+
+
+def _page(
+    state: State, held: OpenClaimState, command: cl.ReadClaim, look: _Look, looks: int
+) -> tuple[list[Any], str | None] | None:
+    """Return members as *look* does, and where the part goes on; None if it cannot."""
+    start, stop = rules.part_bounds(held.claim.remaining, command)
+    at, time_ms, row_key, left = _read_cursor(command.after, stop - start)
+    place, skip = (time_ms, row_key), 0 if command.after else start
+    found: list[Any] = []
+    tracks = _tracks_of(held)
+    room, step = PAGE_BYTES, _READ_FIRST
+    looked, wished = 0, command.limit
+    while at < len(tracks) and left and wished > 0 and looks > 0 and room > 0:
+        wanted = min(left, looks, step)
+        if not command.whole_groups:
+            wanted = min(wanted, wished)
+        if skip and len(tracks) > 1:
+            in_track = sum(state.value("count_lane", (lane,)) for lane in tracks[at])
+            if skip >= in_track:
+                skip, at = skip - in_track, at + 1
+                continue
+        seen = look(tracks[at], place, wanted, skip)
+        if seen is None:
+            return None
+        skip, sizes = 0, seen.sizes
+        fits = fitting(sizes, room, at_least=not looked)
+        taken, fits = seen.first(fits, command, wished)
+        found.append(taken)
+        wished -= len(taken.sizes)
+        looked, left, looks = looked + fits, left - fits, looks - fits
+        room -= sum(sizes[:fits])
+        step = min(_READ_AT_ONCE, max(1, room * looked // max(1, PAGE_BYTES - room)))
+        if fits < len(sizes):
+            place = seen.place(fits) if fits else place
+            break
+        if len(sizes) < wanted:
+            at, place = at + 1, _BEGINNING
+        else:
+            place = seen.place(fits)
+    more = left and at < len(tracks)
+    return found, f"{at}.{place[0]}.{place[1]}.{left}" if more else None
+
+
+def _row_page(
+    state: State, held: OpenClaimState, command: cl.ReadClaim
+) -> tuple[Sequence[Row], str | None]:
+    """Return a page of members as rows."""
+
+    def look(track: Sequence[int], place: _Place, wanted: int, skip: int) -> _Rows:
+        return _Rows(_after(state, "members", track, place, wanted, skip=skip))
+
+    page = _page(state, held, command, look, MOST_LOOKED_AT)
+    assert page is not None
+    return [row for each in page[0] for row in each.rows], page[1]
+
+
+def _column_page(
+    state: State, held: OpenClaimState, command: cl.ReadClaim
+) -> cl.MemberColumns | None:
+    """Return a page of members as columns; None if some of them have a detail."""
+    by_run = "member_run" in state.sql
+
+    def look(track: Sequence[int], place: _Place, wanted: int, skip: int) -> _Run | None:
+        nonlocal by_run
+        if len(track) > 1:
+            return None  # they are of groups, which is a detail
+        if by_run:
+            run = _run_behind(state, track[0], place, wanted, skip)
+            if run is not None:
+                return run
+            by_run = False
+        rows = _after(state, "member_columns", track, place, wanted, skip=skip)
+        return None if any(map(_detail_in, rows)) else _run_of(rows)
+
+    page = _page(state, held, command, look, MOST_IN_COLUMNS)
+    if page is None:
+        return None
+    ids, sizes, bodies, columns = _joined(page[0])
+    return cl.MemberColumns._make((ids, sizes, bodies, *columns, page[1]))
+
+
+def _run_behind(state: State, lane: int, place: _Place, wanted: int, skip: int) -> _Run | None:
+    """Return members of a lane; None unless, but for ids and bodies, they are all the same."""
+    time_ms, row_key = place
+    if place == _BEGINNING:
+        return _run_in(state, "member_run", (lane, time_ms, wanted, skip))
+    run = _run_in(state, "member_run_of_moment", (lane, time_ms, row_key, wanted))
+    if run is None or len(run.sizes) == wanted:
+        return run
+    later = (lane, time_ms + 1, wanted - len(run.sizes), 0)
+    rest = _run_in(state, "member_run", later)
+    return None if rest is None else _joined([run, rest])
+
+
+def _run_in(state: State, query: str, bounds: tuple[int, ...]) -> _Run | None:
+    ((count, detailed, ids, sizes, bodies, *ends),) = state.fetch(query, bounds)
+    if not count:
+        return _NO_RUN
+    least, most = ends[::2], ends[1::2]
+    if detailed or least != most:
+        return None
+    columns = (*least, priority_of(bounds[0]))
+    return _Run(ids, json.loads(f"[{sizes}]"), (bodies,), columns)
+
+
+def _run_of(rows: Sequence[Any]) -> _Run:
+    if not rows:
+        return _NO_RUN
+    _, ids, inserted, expires, visible, counts, fences, bodies, _, lanes = zip(*rows, strict=True)
+    first = lanes[0]
+    alike = lanes.count(first) == len(lanes)
+    priorities = priority_of(first) if alike else [priority_of(lane) for lane in lanes]
+    columns = inserted, expires, visible, counts, fences, priorities
+    return _Run(b"".join(ids), list(map(len, bodies)), (b"".join(bodies),), columns)
+
+
+def _joined(runs: Sequence[_Run]) -> _Run:
+    """Return members as one run."""
+    runs = [run for run in runs if run.sizes]
+    if len(runs) <= 1:
+        return runs[0] if runs else _NO_RUN
+    columns: list[_Column] = []
+    for each in zip(*[run.columns for run in runs], strict=True):
+        if isinstance(each[0], int) and each.count(each[0]) == len(each):
+            columns.append(each[0])
+            continue
+        values: list[int] = []
+        for column, run in zip(each, runs, strict=True):
+            values += [column] * len(run.sizes) if isinstance(column, int) else column
+        columns.append(values)
+    return _Run(
+        b"".join([run.ids for run in runs]),
+        [size for run in runs for size in run.sizes],
+        tuple([piece for run in runs for piece in run.bodies]),
+        tuple(columns),
+    )
+
+
+def _taken(command: cl.ReadClaim, rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int]:
+    """Return which of some rows are of the part, at most so many; and how many were looked at."""
+    if not command.whole_groups:
+        return rows, len(rows)
+    taken: list[Row] = []
+    for looked, row in enumerate(rows):
+        if len(taken) == limit:
+            return taken, looked
+        detail = Cell.detail(row)
+        group = None if detail is None else along_in_json(detail).group_id
+        name = id_from_blob(Cell.message_id(row)) if group is None else group
+        if is_of_part(name, command.part, command.parts):
+            taken.append(row)
+    return taken, len(rows)
+
+
+def _after(  # noqa: PLR0913 - what is read, where, and how much of it
+    state: State,
+    query: str,
+    track: Sequence[int],
+    place: _Place,
+    wanted: int,
+    *,
+    skip: int = 0,
+    step: int = 0,
+) -> list[Any]:
+    """Return members of a track behind a place, or behind so many.
+
+    Args:
+        state: The store's.
+        query: Its name.
+        track: Lanes.
+        place: Behind which to begin.
+        wanted: How many, if there are.
+        skip: How many to leave out at the beginning of the track.
+        step: How many to read of each lane at once; 0 for its share of those wanted.
+    """
+    if len(track) == 1:
+        return _of_lane(state, query, track[0], place, wanted, skip)
+    if skip:
+        ((time_ms, row_key),) = state.fetch("member_place", (state.keys_of(track), skip - 1))
+        place = time_ms, row_key
+    step = step or max(1, wanted // len(track))
+    lanes = [_walk(state, query, lane, place, step) for lane in track]
+    return list(islice(merge(*lanes, key=_place_of), wanted))
+
+
+def _walk(state: State, query: str, lane: int, place: _Place, step: int) -> Iterator[Any]:
+    """Go over the members of a lane behind a place."""
+    while True:
+        rows = _of_lane(state, query, lane, place, step)
+        yield from rows
+        if len(rows) < step:
+            return
+        place = _place_of(rows[-1])
+
+
+def _of_lane(  # noqa: PLR0913, PLR0917 - what is read, where, and how much of it
+    state: State, query: str, lane: int, place: _Place, wanted: int, skip: int = 0
+) -> list[Any]:
+    """Return members of a lane behind a place: the rest of its moment, then later ones."""
+    time_ms, row_key = place
+    if place == _BEGINNING:
+        return state.fetch(query, (lane, time_ms, wanted, skip))
+    rows = state.fetch(f"{query}_of_moment", (lane, time_ms, row_key, wanted))
+    if len(rows) < wanted:
+        later = (lane, time_ms + 1, wanted - len(rows), 0)
+        rows = [*rows, *state.fetch(query, later)]
+    return rows
+
+
+def _place_of(row: Row) -> _Place:
+    return Cell.visible_at_ms(row), Cell.row_key(row)
+
+
+def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
+    """Return track, time and row key behind which to go on, and how many members are left."""
+    if not after:
+        return 0, *_BEGINNING, length
+    found = _CURSOR.fullmatch(after)
+    if found is None:
+        raise InvalidMarker
+    at, time_ms, row_key, left = map(int, found.groups())
+    return at, time_ms, row_key, min(left, length)

@@ -36,8 +36,8 @@ from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, Recorder, columns_of
 from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE, claim_keys
-from leasehold.stores.sql.settle import Plan, Settling, StagedBook, TransactionRow, rows_in
-from leasehold.stores.sql.state import State
+from leasehold.stores.sql.settle import Plan, Settling
+from leasehold.stores.sql.state import StagedBook, State, TransactionRow, rows_in
 
 _MS: Final = 1000
 _RECORDED_AT_ONCE: Final = 5_000
