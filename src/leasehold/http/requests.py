@@ -57,7 +57,7 @@ class Response(NamedTuple):
 
     status: int
     headers: list[Header]
-    body: bytes | memoryview = b""
+    body: bytes = b""
     stream: AsyncGenerator[bytes, None] | None = None
     """In place of a body: parts, each sent as soon as it is there. Its end is that of the
     connection, so the header says ``Connection: close``, and no length is told. It is closed in

@@ -320,13 +320,14 @@ def test_columns_say_the_same_as_messages(tried: Tried) -> None:
 def test_columns_go_on_where_a_page_ends(tried: Tried, moments: int, part: int) -> None:
     """Pages of any size give the members of a part once each, put together or one by one."""
     for moment in range(moments):
-        bodies = [b"%d.%d" % (moment, number) * (number * 50) for number in range(9)]
-        tried.ask_all(*map(tried.put, bodies))
+        put = [b"%d.%d" % (moment, number) * (number * 50) for number in range(9)]
+        tried.ask_all(*map(tried.put, put))
         tried.clock.advance(s=1)
     tried.open()
     messages = tried.read(part=part, parts=3).messages
     for limit in (1, 2, 7, 40):
-        bodies, after = b"", ""
+        bodies = b""
+        after: str | None = ""
         inserted: list[int] = []
         while after is not None:
             page = tried.read(part=part, parts=3, columns=True, limit=limit, after=after)
