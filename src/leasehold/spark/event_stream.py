@@ -1,8 +1,9 @@
 """The event log as a stream: what Spark calls, and where micro-batches of events end.
 
-The offset is the number of the last batch of changes that was read (``seq``). The log is never
-changed, only deleted from its oldest end, so a micro-batch is read again by reading the same
-numbers again: nothing is leased, and nothing has to be settled.
+The offset is the number of the last batch of changes that was read (``seq``), and that of the
+micro-batch before (``from``). The log is never changed, only deleted from its oldest end, so a
+micro-batch is read again by reading the same numbers again: nothing is leased, and nothing has to
+be settled.
 """
 
 from __future__ import annotations
@@ -14,12 +15,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from leasehold.client import Client
@@ -40,6 +35,12 @@ from leasehold.spark.batch.events import (
 from leasehold.spark.connection import connect, patient
 from leasehold.spark.options import DataLost, ReadOptions, log
 from leasehold.spark.schemas import part_count, ranges
+from leasehold.spark.stream.releases import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 _LOOK_S: Final = 0.2
 """Between two looks at a log that has nothing new."""
@@ -53,7 +54,7 @@ a restart, what was deleted in between counts as lost."""
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on in the event log; the offset is ``{"seq": N}``, the last batch that was read.
+    """Reads on in the event log; the offset is ``{"seq": N, "from": M}``, after M up to N.
 
     Spark makes two of these: one lives in a process of its own on the driver as long as the query,
     the other is pickled at once and read with on executors. So no request is made here.
@@ -99,7 +100,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadAllAvailable):  # Spark's contract for Trigger.Once
             most = None
         end = self._driver.next(start["seq"], most)
-        return start if end == start["seq"] else {"seq": end}
+        return start if end == start["seq"] else {"seq": end, "from": start["seq"]}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the log ends, for the query's progress. Called at every trigger."""
@@ -108,12 +109,24 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(  # noqa: N802, RUF100 - Spark's
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> list[InputPartition]:
-        """Return the parts of a micro-batch. Called once for each; after a crash, before all."""
-        low, high = start["seq"] + 1, end["seq"] + 1
-        if low >= high:
+        """Return the parts of a micro-batch. Called once for each; after a crash, before all.
+
+        Spark keeps no initial offset: where the first micro-batch is repeated, *start* is what is
+        initial now, and only *end* tells where it began.
+        """
+        low, high = end.get("from", start["seq"]) + 1, end["seq"] + 1
+        if start == end or low >= high:
             return []
         count = part_count(self._options.num_partitions, None, high - low, WORTHWHILE)
         return [EventPart(Pages(first - 1, last - 1)) for first, last in ranges(low, high, count)]
+
+    def offset_before(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return where the micro-batch begins that ends at *end*."""
+        return {"seq": end["from"]} if "from" in end else self.initialOffset()
+
+    def with_identity(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return *end*: a log has no streams."""
+        return end
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the server keeps no position of this query."""

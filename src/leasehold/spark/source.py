@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     )
 
     from leasehold.spark.azure import AzureReader
+    from leasehold.spark.event_stream import EventStreamReader
     from leasehold.spark.stream.reader import ClaimReader
 
 
@@ -99,15 +99,6 @@ class LeaseholdDataSource(DataSource):
         _check_columns(options, schema)
         from leasehold.spark.stream.releases import TELLS_START, WithoutStart  # noqa: PLC0415
 
-        if options.read in OF_LOG:
-            if not TELLS_START:
-                raise BadOption(
-                    f"streams of read={options.read} need PySpark 4.2 or newer, and this is "
-                    f"{pyspark.__version__}"
-                )
-            from leasehold.spark.event_stream import EventStreamReader  # noqa: PLC0415
-
-            return EventStreamReader(options, schema)
         reader = _stream_reader(options, schema)
         return reader if TELLS_START else WithoutStart(reader)
 
@@ -135,7 +126,13 @@ class LeaseholdDataSource(DataSource):
         return read_options(self.options)
 
 
-def _stream_reader(options: ReadOptions, schema: StructType) -> AzureReader | ClaimReader:
+def _stream_reader(
+    options: ReadOptions, schema: StructType
+) -> AzureReader | ClaimReader | EventStreamReader:
+    if options.read in OF_LOG:
+        from leasehold.spark.event_stream import EventStreamReader  # noqa: PLC0415
+
+        return EventStreamReader(options, schema)
     if options.service == "azure":
         from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
 

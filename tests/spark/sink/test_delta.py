@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.client import Client
 from leasehold.client.models import Completion
-from leasehold.spark.stream.releases import TELLS_START
 from leasehold.testing import InProcessServer
 
 PATIENCE_S = 900
@@ -71,7 +70,6 @@ def test_a_driver_that_was_replaced_cannot_write(table: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not TELLS_START, reason="streams of results need PySpark 4.2")
 def test_results_are_there_once_when_the_driver_fails_after_the_commit(
     spark: SparkSession,
     server: InProcessServer,

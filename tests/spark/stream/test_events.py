@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.client import QueueHandle
+from leasehold.spark.stream.releases import TELLS_START
 from leasehold.testing import InProcessServer
 from tests.spark.stream.conftest import Queries, collecting, reader_processes, until
 
@@ -39,6 +40,8 @@ def test_available_now_goes_on_from_its_checkpoint(
         queue.put("x")
     log = events(maxEventsPerTrigger="4", columns="type,message_id,happened_at")
     seen = queries.run(log)
+    if not TELLS_START:  # one run takes one micro-batch
+        seen += queries.run(log)
     assert [len(batch) for batch in seen] == [4, 2]
     assert types_of(seen) == ["queue-created", *["put"] * 5]
     queue.complete(queue.receive(1)[0])
@@ -49,23 +52,30 @@ def test_available_now_goes_on_from_its_checkpoint(
 def test_a_killed_reader_replays_the_same_events(
     queries: Queries, queue: QueueHandle, events: Callable[..., DataFrame]
 ) -> None:
-    """Killed in the middle of a micro-batch, it comes again from the checkpoint, equal."""
+    """Killed in the middle of its first micro-batch, it repeats that from where it began."""
     before: list[list[Any]] = []
 
     def crash(batch: DataFrame, number: int) -> None:
-        before.append(batch.collect())
+        rows = batch.collect()
+        if not rows:  # before PySpark 4.2 a query begins with a micro-batch of nothing
+            return
+        before.append(rows)
         for process in reader_processes():
             process.kill()
         raise RuntimeError("crash in the middle of a batch")
 
+    log = events(queueName="orders", startingOffsets="latest")
+    query = queries.start(log, crash)
+    until(lambda: query.lastProgress is not None)
     queue.put_many(["x"] * 5)
-    query = queries.start(events(), crash)
     with pytest.raises(StreamingQueryException, match="crash in the middle"):
         query.awaitTermination(60)
     queue.put("y")
-    after = queries.run(events())
+    after = queries.run(log)
+    if not TELLS_START:  # a run that repeats a micro-batch ends with it
+        after += queries.run(log)
     assert after[0] == before[0]
-    assert types_of(after) == ["queue-created", *["put"] * 6]
+    assert types_of(after) == ["put"] * 6
 
 
 def test_a_query_that_runs_hears_what_is_new(

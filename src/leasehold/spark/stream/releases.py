@@ -20,6 +20,7 @@ TELLS_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 
 if TYPE_CHECKING or TELLS_START:
     from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
@@ -29,6 +30,9 @@ else:
 
     class ReadLimit:
         """How much to take."""
+
+    class ReadAllAvailable(ReadLimit):
+        """All that is there."""
 
     @dataclass
     class ReadMaxRows(ReadLimit):
@@ -48,6 +52,7 @@ else:
 
 __all__ = (
     "TELLS_START",
+    "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",

@@ -120,6 +120,22 @@ def test_a_micro_batch_is_read_again_as_it_was(server: InProcessServer, queue: Q
     ]
 
 
+def test_a_first_micro_batch_is_repeated_whole_although_the_log_goes_on(
+    server: InProcessServer, queue: QueueHandle
+) -> None:
+    """Spark keeps no initial offset: it asks a new process, for which another one is the latest."""
+    query = EventsByHand(server, startingOffsets="latest")
+    start = query.begin()
+    queue.put_many(["x"] * 3)
+    end = query.trigger(start)
+    queue.put("y")
+    again = EventsByHand(server, startingOffsets="latest")
+    assert again.begin() != start
+    assert again.types(again.begin(), end) == ["put"] * 3
+    assert again.types(end, again.trigger(end)) == ["put"]
+    assert again.types(end, end) == []
+
+
 def test_idle_offset_is_the_same_object(server: InProcessServer, queue: QueueHandle) -> None:
     """Spark compares offsets as text: nothing new must give what it has given."""
     query = EventsByHand(server)
