@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -91,6 +91,7 @@ class DeclaredStage:
     batch: BatchForm | None
     rows: int
     resources: Resources
+    isolate: Literal["process"] | None
     settings: StageSettings
 
     def check(self, *, is_saved: bool) -> None:
@@ -114,7 +115,7 @@ class DeclaredStage:
                 "rule for retries puts off a message that has failed; or use run(), the form of "
                 "workers"
             )
-        if settings.get("isolate"):
+        if self.isolate is not None:
             raise ValueError(
                 f"{where}isolate would have a process for each message; use run(), the form of "
                 "workers"
@@ -319,9 +320,7 @@ class _Doing:
         self._has_queues = rows.has_queues
         names = tuple(each.name for each in rows.stages)
         self._layout = Layout(names=names, weights=(1.0,) * len(names))
-        settings: dict[str, Any] = {**declared.settings}
-        settings.pop("isolate", None)  # refused before, if there is one
-        self._stage = Stage(name=declared.name, run=declared.run, **settings)
+        self._stage = Stage(name=declared.name, run=declared.run, **declared.settings)
         self._time = SystemTime()
         self._durations = Durations()
         self.watch = Watch(self._time)

@@ -577,6 +577,7 @@ class Pipeline:
         cores: int | None = None,
         gpus: float | None = None,
         memory: str | None = None,
+        isolate: Literal["process"] | None = None,
         **settings: Unpack[StageSettings],
     ) -> Self:
         """Add a stage, and return the pipeline.
@@ -593,9 +594,9 @@ class Pipeline:
                 says. A run takes the most of what the stages of its queue ask for.
             gpus: That a task should have for it, above 0; parts of one can be shared.
             memory: Of the executor, such as ``8g``.
-            **settings: As for :meth:`leasehold.worker.stages.Stages.stage`: *when*, *retries*,
-                *retry_delay_s*, *exhausted*, *timeout_s*, *must_save*, *weight*, *isolate* (not
-                with *batch*), *queue*.
+            isolate: As for :meth:`leasehold.worker.stages.Stages.stage`; not with *batch*.
+            **settings: Likewise: *when*, *retries*, *retry_delay_s*, *exhausted*, *timeout_s*,
+                *must_save*, *weight*, *queue*.
 
         Raises:
             TypeError: There is no such setting.
@@ -605,7 +606,7 @@ class Pipeline:
             raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
         if not 1 <= rows <= MOST_ROWS:
             raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
-        if batch is not None and settings.get("isolate") is not None:
+        if batch is not None and isolate is not None:
             raise ValueError(f"stage {name!r}: one that works on batches cannot be isolated")
         if not settings.get("queue") and self._declared:
             settings["queue"] = self._declared[-1].settings.get("queue")
@@ -617,6 +618,7 @@ class Pipeline:
             batch=batch,
             rows=rows,
             resources=needed(name, cores, gpus, memory),
+            isolate=isolate,
             settings=settings,
         )
         # Declared once here, so that what is wrong is said at once and not by an executor.
@@ -749,5 +751,5 @@ class Pipeline:
             run = each.run
             if each.batch is not None:
                 run = BatchStage(each.run, each.batch, each.rows)
-            made.stage(each.name, **each.settings)(run)
+            made.stage(each.name, isolate=each.isolate, **each.settings)(run)
         return made

@@ -57,7 +57,7 @@ class Done:
 
 
 class StageSettings(TypedDict, total=False):
-    """What :meth:`Stages.stage` takes besides the name."""
+    """Settings of a :class:`Stage`, as :meth:`Stages.stage` takes them."""
 
     when: Callable[[Any, Any], bool] | None
     retries: int
@@ -66,7 +66,6 @@ class StageSettings(TypedDict, total=False):
     timeout_s: StageTimeout
     must_save: bool
     weight: float
-    isolate: Literal["process"] | None
     queue: str | None
 
 

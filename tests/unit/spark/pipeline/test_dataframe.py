@@ -54,8 +54,15 @@ def stage(name: str, run: Callable[..., Any], **settings: Any) -> DeclaredStage:
     """Return a stage as the pipeline declares it."""
     batch, most = settings.pop("batch", None), settings.pop("rows", 256)
     given = cast("StageSettings", settings)
+    resources = Resources()
     return DeclaredStage(
-        name=name, run=run, batch=batch, rows=most, resources=Resources(), settings=given
+        name=name,
+        run=run,
+        batch=batch,
+        rows=most,
+        resources=resources,
+        isolate=None,
+        settings=given,
     )
 
 
