@@ -163,6 +163,7 @@ def test_a_listener_settles_at_once(queries: Queries, queue: QueueHandle) -> Non
 
 
 @pytest.mark.long
+@told_where_it_is
 def test_a_long_batch_keeps_its_messages(
     queries: Queries, queue: QueueHandle, server: InProcessServer
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_second_query_of_the_same_name_ends_the_first(
 
 
 @pytest.mark.long
+@told_where_it_is
 def test_a_union_of_two_queues(queries: Queries, queue: QueueHandle, client: Client) -> None:
     """Two sources in one query; one of them may have nothing at first."""
     other = client.queue("returns")
