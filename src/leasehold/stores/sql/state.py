@@ -94,8 +94,7 @@ class State(ABC):
     def names_of(self, names: Sequence[str]) -> object:
         """Return texts as one value that statements can look them up in."""
 
-    @staticmethod
-    def bodies_of(bodies: Sequence[bytes]) -> object:
+    def bodies_of(self, bodies: Sequence[bytes]) -> object:
         """Return bodies as one value that ``put_alike`` takes; only where there is that query."""
         return bodies
 

@@ -385,8 +385,7 @@ class SqliteState(State):
         """Return texts as one value that statements can look them up in, as bytes."""
         return apsw.carray(tuple([name.encode() for name in names]))
 
-    @staticmethod
-    def bodies_of(bodies: Sequence[bytes]) -> object:
+    def bodies_of(self, bodies: Sequence[bytes]) -> object:
         """Return bodies as one value that ``put_alike`` takes."""
         return apsw.carray(tuple(bodies))
 
