@@ -52,6 +52,7 @@ test-python: $(READY) ## Run most tests on another Python: make test-python VERS
 	$(BIN)/python tools/try_python.py $(VERSION)
 
 test-slow: $(READY) ## Run the long rounds of the reliability suite
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[slow]'
 	$(BIN)/pytest -m slow -s
 
 proof: $(READY) ## Check what the queue promises against its model and from outside (ten minutes)

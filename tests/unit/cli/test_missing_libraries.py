@@ -30,7 +30,7 @@ DISTRIBUTIONS = {
     "aliyun-mns-sdk": "mns",
 }
 """Names under which a library is imported, where that is another than the one it is known by."""
-NOT_OF_COMMANDS = {"demo", "bench", "proof", "docs", "dev"}
+NOT_OF_COMMANDS = {"demo", "bench", "proof", "docs", "slow", "dev"}
 PROGRAM = """
 import importlib, json, os, sys, tempfile
 blocked, calls = json.loads(sys.argv[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import subprocess
@@ -53,10 +54,22 @@ def test_the_topics_are_listed() -> None:
 def test_the_wheel_has_the_pages() -> None:
     """Those that topics show, and no others."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert packed == {
-        f"docs/{each.page}": f"leasehold/help_pages/{each.page}" for each in TOPICS.values()
-    }
+    packed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["pages"]
+    assert packed == sorted({each.page for each in TOPICS.values()})
+
+
+def test_an_installation_shows_what_a_checkout_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its pages are compressed."""
+    text = shown("states")
+    page = TOPICS["states"].page
+    packed = tmp_path / f"{page}.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress((ROOT / "docs" / page).read_bytes()))
+    monkeypatch.setattr(topics, "_PACKED", tmp_path)
+    monkeypatch.setattr(topics, "_SOURCE", tmp_path / "none")
+    assert shown("states") == text
 
 
 def test_an_installation_without_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
