@@ -252,9 +252,10 @@ def main() -> None:
     summary = summary_of(rounds)
     for name, value in summary.items():
         print(f"{name:32} {value:>12,.2f}")
-    print_bars(summary, {name: bar for name, bar in BARS.items() if name in summary}, 2)
+    bars = print_bars(summary, {name: bar for name, bar in BARS.items() if name in summary}, 2)
     if options.out is not None:
-        record.write(options.out, {"version": version, "rounds": rounds, "summary": summary})
+        members = {"version": version, "rounds": rounds, "summary": summary}
+        record.write(options.out, members, bars)
 
 
 if __name__ == "__main__":

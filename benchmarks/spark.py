@@ -306,9 +306,10 @@ def main() -> None:
         found = measure(bench, given.rounds, given.jdbc_url)
     summary = {name: statistics.median(figures) for name, figures in found.items()}
     print(json.dumps(summary, indent=1))
-    print_bars(summary, BARS, digits=1)
+    bars = print_bars(summary, BARS, digits=1)
     if given.out:
-        record.write(given.out, {"messages": given.messages, "summary": summary, "rounds": found})
+        members = {"messages": given.messages, "summary": summary, "rounds": found}
+        record.write(given.out, members, bars)
 
 
 if __name__ == "__main__":
