@@ -277,7 +277,7 @@ class RequestCycle:
                 self.is_watching = False
         return _DISCONNECT
 
-    async def _write(self, head: bytes, body: bytes) -> None:
+    async def _write(self, head: bytes, body: bytes | memoryview) -> None:
         connection = self._connection
         if connection.write_paused:
             await connection.drain()
@@ -295,7 +295,7 @@ class RequestCycle:
             self.response_complete = True
             connection.answered(self)
 
-    async def _write_portions(self, head: bytes, body: bytes) -> None:
+    async def _write_portions(self, head: bytes, body: bytes | memoryview) -> None:
         """Write a large answer at the pace of its reader."""
         connection = self._connection
         connection.guard.answers.made(self.hold(), len(body))

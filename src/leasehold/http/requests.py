@@ -57,7 +57,9 @@ class Response(NamedTuple):
 
     status: int
     headers: list[Header]
-    body: bytes = b""
+    body: Any = b""
+    """Bytes; of a page of Arrow a view of them, which is sent as bytes are. Nearly all who read a
+    body know which, so it is not for each of them to ask."""
     stream: AsyncGenerator[bytes, None] | None = None
     """In place of a body: parts, each sent as soon as it is there. Its end is that of the
     connection, so the header says ``Connection: close``, and no length is told. It is closed in

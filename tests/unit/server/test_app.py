@@ -97,7 +97,7 @@ class World:
         response = asyncio.run(self.app(scope, receive))
         assert response is not None
         self.given.append(response)
-        return response.body
+        return bytes(response.body)
 
 
 def of_length(*parts: bytes) -> dict[str, Any]:

@@ -191,8 +191,7 @@ class Call(BaseCall):
         headers = [(b"content-type", kind), (b"request-id", self.request_id), *extra]
         if self.request.method == "GET":
             headers.append(_NO_STORE)
-        # A view is as good to whoever only sends it, and only those of Arrow are views.
-        return Response(200, headers, cast("bytes", content))
+        return Response(200, headers, content)
 
     def reply_nothing(self) -> Response:
         """Return an answer without a body."""

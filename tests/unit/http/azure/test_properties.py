@@ -55,8 +55,9 @@ def _get(azure: Harness, **options: Any) -> str:
     response = azure.send("GET", f"/{ACCOUNT}", _QUERY, **options)
     assert response.status == 200
     prefix = BOM + b'<?xml version="1.0" encoding="utf-8"?><StorageServiceProperties>'
-    assert response.body.startswith(prefix)
-    return response.body.removeprefix(prefix).decode().removesuffix("</StorageServiceProperties>")
+    body: bytes = response.body
+    assert body.startswith(prefix)
+    return body.removeprefix(prefix).decode().removesuffix("</StorageServiceProperties>")
 
 
 def test_defaults(azure: Harness) -> None:
