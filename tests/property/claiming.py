@@ -504,9 +504,14 @@ def told_by_batch(batch: Iterable[e.Event], numbers: dict[str, int]) -> list[Any
     plain = [
         (
             -1 if each.message_id is None else numbers[each.message_id],
-            each._replace(seq=0, place=0, message_id=None),
+            each._replace(seq=0, place=0, message_id=None, target=_named(each.target, numbers)),
         )
         for each in events
     ]
     own = [each for each in plain if each[0] == -1]
     return [*sorted(own, key=repr), *sorted((p for p in plain if p[0] >= 0), key=lambda p: p[0])]
+
+
+def _named(target: str | None, numbers: dict[str, int]) -> str | None:
+    """Return a target as both stores call it: where a group halts, it is the id of a message."""
+    return f"message {numbers[target]}" if target in numbers else target

@@ -16,7 +16,7 @@ from leasehold.domain import transactions as sg
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.events import Extent, LogExtent
 from leasehold.domain.limits import MAX_CLAIM
-from leasehold.domain.model import Lease
+from leasehold.domain.model import NO_DETAIL, Detail, Lease
 from leasehold.engine import Engine
 from leasehold.engine.event_export import EventLogPlan
 from leasehold.engine.maintenance import MaintenancePlan
@@ -48,8 +48,8 @@ def store(small_disk: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-def put(size: int) -> c.Put:
-    return c.Put(*QUEUE, b"x" * size, 0, None, next(NUMBERS).to_bytes(10, "big"))
+def put(size: int, detail: Detail = NO_DETAIL) -> c.Put:
+    return c.Put(*QUEUE, b"x" * size, 0, None, next(NUMBERS).to_bytes(10, "big"), detail)
 
 
 def fill(store: SqliteStore, size: int) -> int:
@@ -141,9 +141,13 @@ def test_a_log_that_fills_the_disk_gives_way(small_disk: Path, tmp_path: Path) -
 
 
 async def _log_until_full(engine: Engine) -> None:
-    """Send and complete messages until nothing can be sent."""
+    """Send and complete messages until nothing can be sent.
+
+    They have a type each: the log has a row of its own for what happened to them, and is full
+    before it has as many events as one exported file takes.
+    """
     while True:
-        sends = tuple(put(1) for _ in range(500))
+        sends = tuple(put(1, Detail(message_type=f"type-{n}")) for n in range(500))
         try:
             sent: Any = await engine.perform(c.Batch(sends, atomic=True))
         except StoreFull:
