@@ -6,6 +6,8 @@ from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.errors import ClaimBroken, ClaimLapsed
+from leasehold.domain.model import NO_DETAIL, Detail, MessageState
+from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 
 from .conftest import ACCOUNT, QUEUE, STREAM, Asker
 
@@ -184,3 +186,52 @@ def test_lapsed_members_are_received_in_the_order_of_their_claim(asker: Asker) -
     assert asker.bodies() == [b"0", b"1", b"2"]
     assert asker.received(2) == [b"0", b"1"]
     assert asker.received(2) == [b"2"]
+
+
+def test_a_claim_that_lapses_before_its_members_came(claimer: Asker) -> None:
+    """With the clock set back, what it had can be received all the same, and counts so."""
+    claimer.claim(1, 2, 30)
+    claimer.clock.advance(s=-60)
+    until_ms = claimer.extend(1, 1).until_ms
+    claimer.clock.advance(s=1)
+    counts = claimer.counts()
+    assert (counts.visible, counts.since[MessageState.VISIBLE]) == (2, until_ms)
+    assert claimer.received() == BODIES[:2]
+
+
+def test_groups_of_a_claim_that_lapses_before_its_members_came(asker: Asker) -> None:
+    """In a queue that has groups they come as well, those without a group too."""
+    asker.attach()
+    for body in BODIES[:4]:
+        asker.put(body, detail=Detail(group_id="a") if body > b"1" else NO_DETAIL)
+    asker.claim(1, 4, 30)
+    asker.clock.advance(s=-60)
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    asker.extend(1, 1)
+    asker.clock.advance(s=1)
+    assert sorted(asker.received()) == BODIES[:4]
+
+
+def test_members_of_groups_keep_their_places(asker: Asker) -> None:
+    """What a lapsed claim had of a group comes in the order of the claim, not of the puts."""
+    asker.attach()
+    asker.govern(groups=GroupSettings(order=GroupOrder.NONE))
+    for delay_s, group in ((2, "a"), (1, "a"), (2, None), (1, None)):
+        asker.put(f"{group}{delay_s}", delay_s=delay_s, detail=Detail(group_id=group))
+    asker.clock.advance(s=2)
+    asker.claim(1, 4, 1)
+    asker.clock.advance(s=1)
+    received = asker.received()
+    assert [body for body in received if body.startswith(b"a")] == [b"a1", b"a2"]
+    assert [body for body in received if body.startswith(b"N")] == [b"None1", b"None2"]
+
+
+def test_notes_of_a_claim_without_members_go_with_its_queue(claimer: Asker) -> None:
+    """Where others have taken all that it had, clearing the queue ends what it noted as well."""
+    claimer.claim(1, 1, 30)
+    claimer.exempt(claimer.exemption(b"0"))
+    claimer.clock.advance(s=30)
+    assert len(claimer.received()) == len(BODIES)
+    assert claimer.stream().claims[0].noted == 1
+    claimer.ask(c.Clear(ACCOUNT, QUEUE))
+    assert claimer.stream().claims[0].noted == 0

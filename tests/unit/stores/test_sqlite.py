@@ -150,7 +150,7 @@ def test_receives_use_the_index_and_do_not_sort(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     state = store._state
     explain = "EXPLAIN QUERY PLAN " + state.sql["next_visible"]
-    plan = " ".join(str(row[3]) for row in state.cursor.execute(explain, (1, 2, 3, 0)))
+    plan = " ".join(str(row[3]) for row in state.cursor.execute(explain, (1, 2, 3, 0, 2)))
     bounds = "(partition=? AND visible_at_ms>? AND visible_at_ms<?)"
     assert f"SEARCH message USING INDEX message_by_visibility {bounds}" in plan
     assert "TEMP B-TREE" not in plan

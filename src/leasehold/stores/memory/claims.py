@@ -362,7 +362,7 @@ class ClaimHandlers:
 
     def lose_members(self, table: QueueTable) -> None:
         """Note that the members of all claims of a queue are gone."""
-        for holding in set(table.held.values()):
+        for holding in self._of_queue(table):
             holding.members.clear()
             holding.notes.clear()
             holding.claim = rules.after_clear(holding.claim)
@@ -373,12 +373,17 @@ class ClaimHandlers:
 
     def forget_streams(self, table: QueueTable) -> None:
         """Forget the streams and claims of a queue that is deleted."""
+        for holding in self._of_queue(table):
+            self._tables.holdings.remove(holding)
+
+    def _of_queue(self, table: QueueTable) -> tuple[Holding, ...]:
+        """Return the claims of a queue that are not settled, those without members included."""
         of = table.queue.account, table.queue.name
-        self._tables.holdings = [
+        return tuple(
             holding
             for holding in self._tables.holdings
-            if (holding.claim.account, holding.claim.queue) != of
-        ]
+            if (holding.claim.account, holding.claim.queue) == of
+        )
 
 
 def _is_of(command: cl.ReadClaim, message: Message) -> bool:

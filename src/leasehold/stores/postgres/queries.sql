@@ -115,7 +115,7 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
        CASE WHEN saved THEN (SELECT content FROM message_saved s
                        WHERE s.row_key = message.row_key) END
 FROM message
-WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
+WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $5 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
 
 -- name: next_visible_to_take
@@ -126,7 +126,7 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
        CASE WHEN saved THEN (SELECT content FROM message_saved s
                        WHERE s.row_key = message.row_key) END
 FROM message
-WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
+WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $5 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
 FOR UPDATE SKIP LOCKED
 
@@ -134,7 +134,7 @@ FOR UPDATE SKIP LOCKED
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message
-WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
+WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $5 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
 
 -- name: next_visible_with_sizes
@@ -147,7 +147,7 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
             ELSE coalesce((replace(detail, '\u0000', '\ufdd0')::json
                            #>> '{body_ref,size_bytes}')::bigint, 0) END
 FROM message
-WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
+WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $5 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
 
 -- name: group_heads
@@ -160,12 +160,12 @@ SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, 
 FROM unnest($2::text[]) AS g (name), LATERAL (
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT $4)
     UNION ALL
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
 -- name: group_heads_to_take
@@ -178,12 +178,12 @@ SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, 
 FROM unnest($2::text[]) AS g (name), LATERAL (
     SELECT * FROM (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT $4 FOR UPDATE) AS a
     UNION ALL
     SELECT * FROM (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1) FOR UPDATE) AS b) AS m
 
 -- name: group_heads_without_bodies
@@ -193,12 +193,12 @@ SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, 
 FROM unnest($2::text[]) AS g (name), LATERAL (
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT $4)
     UNION ALL
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
 -- name: group_heads_with_sizes
@@ -213,12 +213,12 @@ SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, 
 FROM unnest($2::text[]) AS g (name), LATERAL (
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT $4)
     UNION ALL
     (SELECT * FROM message
      WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
-       AND visible_at_ms <= $3 AND expires_at_ms > $3
+       AND visible_at_ms <= $6 AND expires_at_ms > $3
      ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
 -- name: groups_held

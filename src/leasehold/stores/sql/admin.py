@@ -34,6 +34,7 @@ from leasehold.domain.failures import newest_error
 from leasehold.domain.filters import matches
 from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup
 from leasehold.domain.model import (
+    NEVER_MS,
     GroupHalt,
     Message,
     MessageState,
@@ -308,7 +309,7 @@ class AdminHandlers:
     def _has_live(self, held: OpenClaimState, now_ms: int) -> bool:
         """Tell whether a claim has a member that has not expired."""
         return any(
-            self._state.fetch("next_visible_without_bodies", (lane, now_ms, 1, 0))
+            self._state.fetch("next_visible_without_bodies", (lane, now_ms, 1, 0, NEVER_MS))
             for lane in lanes_of(held.partition, held.lanes_used)
         )
 
@@ -317,7 +318,8 @@ class AdminHandlers:
             lane.forget_scan()
         lane.scanned_at_ms = now_ms
         if state is MessageState.VISIBLE:
-            bounds = (lane.partition, now_ms, 1, lane.live_from_ms if lane.is_sure else 0)
+            from_ms = lane.live_from_ms if lane.is_sure else 0
+            bounds = (lane.partition, now_ms, 1, from_ms, now_ms)
             rows = self._state.fetch("next_visible", bounds)
             first_ms: int | None = Cell.visible_at_ms(rows[0]) if rows else None
             lane.scanned(now_ms, first_ms, found_all=not rows)

@@ -248,6 +248,8 @@ class _Looks:
         self._own = own
         """The group that whoever receives holds."""
         self._front_lane = self._find_front_lane()
+        self._places: dict[int, int] = {}
+        """By row key: the places of members of lapsed claims."""
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
@@ -382,17 +384,18 @@ class _Looks:
         bounds = self.state.names_of(names), self.now_ms, limit, -1 if is_ordered else limit
         for lane, until_ms in self._lanes(grouped=True):
             counts: dict[tuple[str, bool], int] = {}
-            for name, *columns in self.state.fetch(query, (lane, *bounds)):
+            visible_ms = self._visible_until(until_ms)
+            for name, *columns in self.state.fetch(query, (lane, *bounds, visible_ms)):
                 heads, row = found[name], tuple(columns)
                 again = Cell.dequeue_count(row) > 0
                 heads.received += again and until_ms is None
                 counts[name, again] = count = counts.get((name, again), 0) + 1
                 if count >= limit and not (again and is_ordered):
                     heads.is_whole = False
-                heads.rows.append(row if until_ms is None else visible_from(row, until_ms))
+                heads.rows.append(row if until_ms is None else self._lapsed(row, until_ms))
         for heads in found.values():
             if len(heads.rows) > 1:
-                heads.rows.sort(key=_place if is_ordered else self.rank_of)
+                heads.rows.sort(key=_place if is_ordered else self._order_of)
                 del heads.rows[limit if not heads.is_whole else len(heads.rows) :]
         return found
 
@@ -401,10 +404,11 @@ class _Looks:
         rows: list[Row] = []
         is_whole = True
         for lane, until_ms in self._lanes(grouped=False):
-            some = self.state.fetch(self.query, (lane, self.now_ms, limit, 0))
+            bounds = lane, self.now_ms, limit, 0, self._visible_until(until_ms)
+            some = self.state.fetch(self.query, bounds)
             is_whole = is_whole and len(some) < limit
-            rows += some if until_ms is None else [visible_from(row, until_ms) for row in some]
-        rows.sort(key=self.rank_of)
+            rows += some if until_ms is None else [self._lapsed(row, until_ms) for row in some]
+        rows.sort(key=self._order_of)
         return _Heads(rows[:limit], is_whole=is_whole and len(rows) <= limit)
 
     def _lanes(self, *, grouped: bool) -> Iterator[tuple[int, int | None]]:
@@ -417,6 +421,21 @@ class _Looks:
                 for number in lanes_of(held.partition, held.lanes_used):
                     if is_grouped(number) is grouped:
                         yield number, held.claim.until_ms
+
+    def _visible_until(self, until_ms: int | None) -> int:
+        """Return up to which moment of a lane its messages are visible.
+
+        All that a lapsed claim had are: their moments are their places in it.
+        """
+        return self.now_ms if until_ms is None else NEVER_MS
+
+    def _lapsed(self, row: Row, until_ms: int) -> Row:
+        """Return a member of a lapsed claim as it can be received; remember its place there."""
+        self._places[Cell.row_key(row)] = Cell.visible_at_ms(row)
+        return visible_from(row, until_ms)
+
+    def _order_of(self, row: Row) -> tuple[int, int, int, int]:
+        return order_of_row(row, self.ageing_s, self._places.get(Cell.row_key(row)))
 
     def rank_of(self, row: Row) -> Rank:
         """Return the rank of a message."""
@@ -500,6 +519,19 @@ class _Held(NamedTuple):
         until_ms = min(self.until_ms, more.until_ms)
         received = self.received + more.received
         return _Held(received, self.leased + more.leased, until_ms)
+
+
+def order_of_row(
+    row: Row, ageing_s: int | None, place_ms: int | None = None
+) -> tuple[int, int, int, int]:
+    """Return the sort key of a message to receive.
+
+    Of those that are due at the same moment, what was visible first comes first: members of a
+    lapsed claim became visible all at once, and have their place in it.
+    """
+    priority, visible_at_ms = priority_of(Cell.lane(row)), Cell.visible_at_ms(row)
+    urgency, due_ms, row_key = order_of(priority, visible_at_ms, Cell.row_key(row), ageing_s)
+    return urgency, due_ms, visible_at_ms if place_ms is None else place_ms, row_key
 
 
 def _place(row: Row) -> tuple[int, int]:

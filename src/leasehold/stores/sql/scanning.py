@@ -23,13 +23,20 @@ from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.filters import MessageFilter, needs_body
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
+from leasehold.domain.model import (
+    MAX_ROW_KEY,
+    NEVER_MS,
+    GroupFigures,
+    Message,
+    MessageState,
+    Phase,
+    Place,
+)
 from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
     is_expired,
-    order_of,
     spend,
     state_of,
 )
@@ -40,10 +47,9 @@ from leasehold.stores.sql.catalog import (
     OpenClaimState,
     is_grouped,
     lanes_of,
-    priority_of,
 )
 from leasehold.stores.sql.failures import poison
-from leasehold.stores.sql.groups import Good, GroupSearch
+from leasehold.stores.sql.groups import Good, GroupSearch, order_of_row
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, visible_from
 from leasehold.stores.sql.state import State
 
@@ -422,18 +428,6 @@ class _Budget:
 _priority_of_lane: Final = attrgetter("priority")
 
 
-def _order(
-    row: Row, ageing_s: int | None, place_ms: int | None = None
-) -> tuple[int, int, int, int]:
-    """Return the sort key of a message to receive.
-
-    Of those that are due at the same moment, what was visible first comes first.
-    """
-    priority, visible_at_ms = priority_of(Cell.lane(row)), Cell.visible_at_ms(row)
-    urgency, due_ms, row_key = order_of(priority, visible_at_ms, Cell.row_key(row), ageing_s)
-    return urgency, due_ms, visible_at_ms if place_ms is None else place_ms, row_key
-
-
 class FreshRun(NamedTuple):
     """Messages that were never received before, and are the same but for ids and bodies."""
 
@@ -488,7 +482,7 @@ class Search:
             missing = limit if ageing_s is not None else limit - len(rows)
             for lane in lanes:
                 rows += self._visible_in(lane, now_ms, missing, query)
-        rows.sort(key=lambda row: _order(row, ageing_s))
+        rows.sort(key=lambda row: order_of_row(row, ageing_s))
         return rows[:limit]
 
     def _with_lapsed(self, entry: Entry, now_ms: int, limit: int, query: str) -> list[Row]:
@@ -497,28 +491,29 @@ class Search:
         found: list[tuple[tuple[int, int, int, int], Row]] = []
         for lane in entry.lanes:
             rows = self._visible_in(lane, now_ms, limit, query)
-            found += [(_order(row, ageing_s), row) for row in rows]
+            found += [(order_of_row(row, ageing_s), row) for row in rows]
         for held in entry.lapsed:
             until_ms = held.claim.until_ms
             if until_ms <= now_ms and held.claim.remaining:
                 for number in lanes_of(held.partition, held.lanes_used):
-                    for row in self._state.fetch(query, (number, now_ms, limit, 0)):
+                    for row in self._state.fetch(query, (number, now_ms, limit, 0, NEVER_MS)):
                         as_claimed = visible_from(row, until_ms)
-                        # They all became visible at once: their place in the claim decides.
+                        # They all became visible at once: their place in the claim decides,
+                        # which is in the future if the clock was set back.
                         place_ms = Cell.visible_at_ms(row)
-                        found.append((_order(as_claimed, ageing_s, place_ms), as_claimed))
+                        found.append((order_of_row(as_claimed, ageing_s, place_ms), as_claimed))
         found.sort(key=itemgetter(0))
         return [row for _, row in found[:limit]]
 
     def _visible_in(self, lane: Lane, now_ms: int, limit: int, query: str) -> list[Row]:
         if now_ms < lane.scanned_at_ms:
             lane.forget_scan()
-        bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
+        bounds = (lane.partition, now_ms, limit, lane.live_from_ms, now_ms)
         rows = self._state.fetch(query, bounds)
         found_all = len(rows) < limit
         if found_all and lane.live_from_ms and not lane.is_sure:
             lane.forget_scan()
-            rows = self._state.fetch(query, (*bounds[:3], 0))
+            rows = self._state.fetch(query, (*bounds[:3], 0, now_ms))
         first_ms = Cell.visible_at_ms(rows[0]) if rows else None
         lane.scanned(now_ms, first_ms, found_all=found_all)
         return rows

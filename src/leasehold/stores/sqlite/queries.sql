@@ -120,14 +120,14 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?5 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
 -- name: next_visible_without_bodies
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?5 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
 -- name: next_visible_with_sizes
@@ -139,7 +139,7 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
                                   WHERE b.row_key = message.row_key), 0)
             ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?5 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
 -- name: next_run
@@ -182,13 +182,13 @@ WHERE row_key IN (
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
     UNION ALL
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
 -- name: group_fronts
@@ -246,13 +246,13 @@ WHERE row_key IN (
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
     UNION ALL
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
 -- name: group_heads_with_sizes
@@ -268,13 +268,13 @@ WHERE row_key IN (
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
     UNION ALL
     SELECT row_key FROM (
         SELECT m.row_key FROM message m INDEXED BY message_by_group
         WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
-          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?6 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
 -- name: groups_held
