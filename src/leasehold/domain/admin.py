@@ -502,6 +502,7 @@ class StopJob(Command["Job"]):
 
     account: str
     job_id: str
+    actor: str | None = None  # who asks for it, for the event log
 
 
 @dataclass(frozen=True, slots=True)

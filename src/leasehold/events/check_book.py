@@ -286,7 +286,9 @@ class QueueState:
             self.held.pop(group, None)
 
 
-_NAME: Final = re.compile(r"(?:([a-z_.0-9]+)(: )|metadata\.[^;]*|access policies)(?:; |$)?")
+_NAME: Final = re.compile(
+    r"(?:([a-z_.0-9]+)(: )|metadata\.[^;]*|access policies|(?:stream|job) [^;]*)(?:; |$)?"
+)
 _ARROW: Final = " -> "
 
 
@@ -305,7 +307,7 @@ def changes_in(reason: str) -> dict[str, tuple[Any, Any]] | None:
             if found is None:
                 return None
             at = found.end()
-            if found[2]:  # a setting, and not metadata or policies, of which no values are told
+            if found[2]:  # a setting, of anything else no values are told
                 before, at = decoder.raw_decode(reason, at)
                 if not reason.startswith(_ARROW, at):
                     return None

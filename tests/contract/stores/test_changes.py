@@ -272,6 +272,25 @@ def test_actors_of_what_is_given_back_published_and_ended(asker: Asker) -> None:
     }
 
 
+def test_actors_of_what_leaves_no_event_of_a_message(asker: Asker) -> None:
+    """A stream without claims is deleted, a job is stopped: the queue's events tell who did it."""
+    asker.put("a")
+    asker.attach()
+    asker.start_job(o.JobKind.PURGE)
+    after = asker.last_seq()
+    asker.ask(cl.DeleteStream(ACCOUNT, QUEUE, STREAM, ANA))
+    for _ in range(2):  # of what is over already nothing more is told
+        asker.ask(o.StopJob(ACCOUNT, "job", ANA))
+    assert told(asker.events(after)) == [
+        ("QUEUE_UPDATED", f"stream {STREAM} deleted", ANA),
+        ("QUEUE_UPDATED", "job job stopped", ANA),
+    ]
+    asker.attach()
+    after = asker.last_seq()
+    asker.ask(cl.DeleteStream(ACCOUNT, QUEUE, STREAM))
+    assert asker.events(after) == []
+
+
 # --- from the newest back ----------------------------------------------------------------------
 
 

@@ -309,6 +309,12 @@ def test_settings_go_back_to_where_the_log_begins() -> None:
     }
 
 
+def test_what_operators_did_besides_changes_no_setting() -> None:
+    """Events of streams and jobs leave the settings known."""
+    assert changes_in("stream hourly-counts deleted") == {}
+    assert changes_in("job 5f60a1 stopped") == {}
+
+
 def test_settings_of_a_real_change_are_read() -> None:
     before = QueueSettings()
     after = QueueSettings(

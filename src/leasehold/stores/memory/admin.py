@@ -492,6 +492,10 @@ class JobHandlers:
         if not is_over(job):
             job = stop(job, self._tables.now_ms, "An operator stopped it.")
             self._tables.jobs[job.job_id] = job
+            table = self._tables.queues.get((job.account, job.queue))
+            if command.actor is not None and table is not None and not job.plan.dry_run:
+                reason = f"job {job.job_id} stopped"
+                self._tables.note(EventType.QUEUE_UPDATED, table, reason=reason)
         return job
 
     def get(self, command: o.GetJob) -> c.Result:

@@ -82,6 +82,9 @@ class ClaimHandlers:
         """Forget a stream; its claims are given back."""
         table, stream = self._find(command)
         del table.streams[command.stream]
+        if command.actor is not None:
+            reason = f"stream {command.stream} deleted"
+            self._tables.note(EventType.QUEUE_UPDATED, table, reason=reason)
         return self._give_back(table, [stream.claims[number] for number in sorted(stream.claims)])
 
     def _find(self, command: _OfStream) -> tuple[QueueTable, StreamTable]:

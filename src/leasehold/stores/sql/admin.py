@@ -585,7 +585,12 @@ class JobHandlers:
     def stop(self, command: o.StopJob, now_ms: int) -> c.Result:
         """Stop a job where it is."""
         job = self._get(command.job_id, command.account)
-        return job if is_over(job) else self._keep(stop(job, now_ms, "An operator stopped it."))
+        if is_over(job):
+            return job
+        entry = self._state.catalog.find(job.account, job.queue)
+        if command.actor is not None and entry is not None and not job.plan.dry_run:
+            self._state.log.add_queue(EventType.QUEUE_UPDATED, entry, f"job {job.job_id} stopped")
+        return self._keep(stop(job, now_ms, "An operator stopped it."))
 
     def get(self, command: o.GetJob, _now_ms: int) -> c.Result:
         """Look at a job."""

@@ -123,6 +123,9 @@ class ClaimHandlers:
         stream = self._stream(command)
         self._state.cursor.execute(self._state.sql["drop_stream"], (stream.stream_id,))
         del stream.entry.streams[stream.name]
+        if command.actor is not None:
+            reason = f"stream {stream.name} deleted"
+            self._state.log.add_queue(EventType.QUEUE_UPDATED, stream.entry, reason)
         claims = [stream.claims[number] for number in sorted(stream.claims)]
         return self._dissolving.begin(claims, now_ms)
 

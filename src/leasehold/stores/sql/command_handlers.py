@@ -156,7 +156,7 @@ class CommandHandlers:
             o.ExtendLease: _one_by_one(_signing(log, admin.extend_lease)),
             o.StartJob: _one_by_one(jobs.start),
             o.StepJob: _one_by_one(jobs.step),
-            o.StopJob: _one_by_one(jobs.stop),
+            o.StopJob: _one_by_one(_signing(log, jobs.stop)),
             o.GetJob: _one_by_one(jobs.get),
             o.ListJobs: _one_by_one(jobs.list),
             c.NoteTime: _one_by_one(maintenance.note_time),

@@ -58,6 +58,72 @@ def test_newest_first_and_who_did_it(console: Console) -> None:
     assert answer.json["next_before"] is None
 
 
+def test_every_action_says_who_did_it(console: Console) -> None:
+    """One after the other, each as the pages send it: its newest event has the actor."""
+    who = console.enter()
+    account = f"/v1/accounts/{ACCOUNT}"
+
+    def act(method: str, path: str, content: object = None, *, event: str) -> Any:
+        answer = console.ask(method, path, content, who)
+        assert answer.status < 300, answer.json
+        newest = console.ask("GET", EVENTS + "?limit=1", None, who).json["events"][0]
+        assert (newest["type"], newest.get("actor")) == (event, "console:key 1"), (method, path)
+        return answer.json
+
+    def lease(**more: object) -> str:
+        return _received(console, who, **more)
+
+    act("PUT", f"{QUEUE}2", {"settings": {}}, event="queue-created")
+    act("DELETE", f"{QUEUE}2", event="queue-deleted")
+    settings = {"failure_policy": {"max_failures": 1}, "groups": {"order": "fifo"}}
+    act("PATCH", QUEUE, {"settings": settings}, event="queue-updated")
+    act("POST", f"{QUEUE}/pause", {"reason": "x"}, event="queue-paused")
+    act("POST", f"{QUEUE}/resume", event="queue-resumed")
+    messages = [{"body": str(number), "group_id": "g"} for number in range(9)]
+    sent = act("POST", MESSAGES, {"messages": messages}, event="put")["results"]
+    one = f"{MESSAGES}/{sent[8]['id']}"
+    for change in ({"delay_s": 60}, {"delay_s": 0}, {"priority": 2}, {"body": "new"}):
+        act("PATCH", one, change, event="amended")
+    act("DELETE", one, event="removed")
+    held = f"{MESSAGES}/{lease()}"
+    act("POST", f"{held}/extend-lease", {"visibility_timeout_s": 70}, event="renewed")
+    act("POST", f"{held}/cancel", {"reason": "x"}, event="cancel-asked")
+    act("POST", f"{held}/end-lease", {"reason": "x"}, event="lease-ended")
+    lease()
+    for change, event in (
+        ({"action": "extend-lease", "visibility_timeout_s": 70}, "renewed"),
+        ({"action": "end-lease"}, "lease-ended"),
+        ({"action": "amend", "priority": 3}, "amended"),
+    ):
+        act("POST", f"{QUEUE}/change", {**change, "wait_s": 5}, event=event)
+    _work(console, who, 1, "failed")
+    act("POST", f"{QUEUE}/redrive", {"wait_s": 5}, event="redriven")
+    act("POST", f"{QUEUE}/groups/g/halt", {"reason": "x"}, event="group-halted")
+    act("POST", f"{QUEUE}/groups/g/resume", event="group-resumed")
+    session = console.ask("POST", f"{account}/sessions", {"holder": "w"}, who).json["session_id"]
+    act("POST", f"{account}/sessions/{session}/end", {"reason": "x"}, event="session-ended")
+    stream = f"{QUEUE}/streams/reader"
+    token = console.ask("PUT", stream, {}, who).json["token"]
+    claim = {"token": token, "limit": 1, "lease_s": 60}
+    assert console.ask("PUT", f"{stream}/claims/1", claim, who).status < 300
+    act("POST", f"{stream}/claims/1/give-back", {"token": token}, event="unclaimed")
+    act("DELETE", stream, event="queue-updated")
+    for end, event in (("publish", "published"), ("discard", "discarded")):
+        staged = {"part": "p", "chunk": 0, "messages": [{"queue": "orders", "body": "x"}]}
+        place = f"{account}/transactions/{end}"
+        assert console.ask("POST", f"{place}/stage", staged, who).status < 300
+        act("POST", f"{place}/{end}", event=event)
+    job = console.ask("POST", f"{QUEUE}/purge", {"rate_per_s": 0.001}, who).json
+    act("POST", f"{account}/jobs/{job['job_id']}/stop", event="queue-updated")
+    act("POST", f"{QUEUE}/purge", {"wait_s": 5}, event="removed")
+
+
+def _received(console: Console, who: dict[str, str], **more: object) -> str:
+    receive = {"visibility_timeout_s": 60, "holder": "w", **more}
+    [message] = console.ask("POST", f"{MESSAGES}/receive", receive, who).json["messages"]
+    return str(message["id"])
+
+
 def test_pages_of_events(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages go on where the one before ended, within a batch too, and never twice."""
     who = console.enter()
