@@ -82,20 +82,19 @@ def test_every_action_says_who_did_it(console: Console) -> None:
     messages = [{"body": str(number), "group_id": "g"} for number in range(9)]
     sent = act("POST", MESSAGES, {"messages": messages}, event="put")["results"]
     one = f"{MESSAGES}/{sent[8]['id']}"
-    for change in ({"delay_s": 60}, {"delay_s": 0}, {"priority": 2}, {"body": "new"}):
-        act("PATCH", one, change, event="amended")
+    for name, value in (("delay_s", 60), ("delay_s", 0), ("priority", 2), ("body", "new")):
+        act("PATCH", one, {name: value}, event="amended")
     act("DELETE", one, event="removed")
     held = f"{MESSAGES}/{lease()}"
     act("POST", f"{held}/extend-lease", {"visibility_timeout_s": 70}, event="renewed")
     act("POST", f"{held}/cancel", {"reason": "x"}, event="cancel-asked")
     act("POST", f"{held}/end-lease", {"reason": "x"}, event="lease-ended")
     lease()
-    for change, event in (
-        ({"action": "extend-lease", "visibility_timeout_s": 70}, "renewed"),
-        ({"action": "end-lease"}, "lease-ended"),
-        ({"action": "amend", "priority": 3}, "amended"),
-    ):
-        act("POST", f"{QUEUE}/change", {**change, "wait_s": 5}, event=event)
+    longer = {"action": "extend-lease", "visibility_timeout_s": 70, "wait_s": 5}
+    act("POST", f"{QUEUE}/change", longer, event="renewed")
+    act("POST", f"{QUEUE}/change", {"action": "end-lease", "wait_s": 5}, event="lease-ended")
+    first = {"action": "amend", "priority": 3, "wait_s": 5}
+    act("POST", f"{QUEUE}/change", first, event="amended")
     _work(console, who, 1, "failed")
     act("POST", f"{QUEUE}/redrive", {"wait_s": 5}, event="redriven")
     act("POST", f"{QUEUE}/groups/g/halt", {"reason": "x"}, event="group-halted")
