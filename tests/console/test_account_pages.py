@@ -49,10 +49,10 @@ def test_claim_is_given_back(world: World, operator: Visit) -> None:
     operator.open("#/streams").settle()
     operator.link("totals").click()
     operator.sees("totals holds 1 claim with 3 messages.")
-    operator.button("Give back claim 1").click()
+    operator.button("Release claim 1").click()
     operator.sees("finds the claim gone when it settles", within="dialog")
-    operator.button("Give back", within="dialog").click()
-    operator.sees("Claim 1 was given back: 3 messages can be received again.")
+    operator.button("Release", within="dialog").click()
+    operator.sees("Claim 1 was released: 3 messages can be received again.")
     operator.sees("No claim is open")
     assert world.client.queue("clicks").counts().visible == 3
 

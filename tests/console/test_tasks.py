@@ -88,7 +88,7 @@ def put_back_what_timed_out(desk: Desk) -> None:
     desk.count("poisoned", "orders")
     desk.search("error:timeout failed:12:00")
     desk.button(re.compile("^Select all"))
-    desk.button("Put back")
+    desk.button("Redrive")
     desk.dialog("Try so many first").fill("10")
     desk.confirm(after="14 messages")
     desk.visit.sees(re.compile("10 of 10 match"))

@@ -20,7 +20,7 @@ GONE: Final = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE|ERR_CONNECTION_RESET|ERR_EM
 MIB: Final = 1024 * 1024
 ACTIONS: Final = re.compile(
     r"^(New queue|Put|Pause|Resume|Halt|Purge|Delete|Take back|Extend|Ask to stop|Delay|Remove|"
-    r"Edit|Change priority|End|Stop|Review|Apply|Give back|Settle|Publish|Discard|Act)\b"
+    r"Edit|Change priority|End|Stop|Review|Apply|Redrive|Release|Settle|Publish|Discard|Act)\b"
 )
 
 

@@ -112,9 +112,9 @@ function released(event) {
   const told =
     {
       failed: `Failed with ${holder(event)}${took(event)}`,
-      interrupted: `Given back${took(event)}, as ${holder(event)} was interrupted`,
+      interrupted: `Released${took(event)}, as ${holder(event)} was interrupted`,
       buried: `Buried by ${holder(event)}${took(event)}`,
-    }[event.reason] ?? `Given back by ${holder(event)}${took(event)}`;
+    }[event.reason] ?? `Released by ${holder(event)}${took(event)}`;
   return `${told}${failure(event)}; ${available(event)}`;
 }
 

@@ -10,7 +10,7 @@ import { MessageActions } from "../ui/actions.js";
 import { Body, SHOWN_BYTES } from "../ui/body.js";
 import { Life, useTrace } from "../ui/life.js";
 import { NextList } from "../ui/next.js";
-import { Age, Copy, Empty, Facts, Loading, Moment, Note, PageHead, Problem, Progress, Relative, Section, State, useNow } from "../ui/parts.js";
+import { Age, Copy, Empty, Facts, Loading, Moment, Note, PageHead, Problem, Progress, Relative, Section, Sentence, State, useNow } from "../ui/parts.js";
 import { Running } from "../ui/running.js";
 import { Table } from "../ui/table.js";
 import { Tree } from "../ui/tree.js";
@@ -44,7 +44,7 @@ function One({ queue, id }) {
       ${message && !isGone && html`<${State} name=${message.state} />`}
       <${Copy} text=${id} label="Copy the id" />
     <//>
-    ${explanation ? html`<p class="explanation">${explanation.sentence}</p>` : html`<${Problem} error=${unexplained} retry=${look} />`}
+    ${explanation ? html`<p class="explanation"><${Sentence} text=${explanation.sentence} /></p>` : html`<${Problem} error=${unexplained} retry=${look} />`}
     <${Running} queue=${queue} />
     ${isGone && html`<${Gone} trace=${trace} wasSeen=${message !== null} />`}
     ${!isGone && html`<${Problem} error=${error} retry=${look} />`}
@@ -95,13 +95,13 @@ function Known({ queue, message, explanation, reload, isGone }) {
     <div class="columns">
       <div>
         ${!isGone && html`<${Next} ...${{ queue, message, settings, explanation, session }} />`}
+        <${Body} queue=${queue} message=${message} />
+        <${Properties} message=${message} />
+      </div>
+      <div>
         ${message.lease && !isGone && html`<${Lease} message=${message} session=${session} />`}
         <${Standing} queue=${queue} message=${message} />
         <${Budgets} message=${message} settings=${settings} />
-      </div>
-      <div>
-        <${Body} queue=${queue} message=${message} />
-        <${Properties} message=${message} />
         ${message.saved != null && html`<${Section} title="Saved progress"><${Tree} value=${message.saved} text=${JSON.stringify(message.saved)} /><//>`}
       </div>
     </div>
@@ -114,7 +114,7 @@ function Poisoned({ message }) {
   return html`<${Note} tone="bad">
     It failed in <a href=${to("queues", queue)}>${queue}</a> and is in the poison queue <a href=${to("queues", message.queue)}>${message.queue}</a>${" "}
     since <${Moment} ms=${atMs} />: ${POISON_REASONS[reason] ?? reason}.${" "}
-    ${isAskedThere && html`<a href=${to("messages", queue, message.id)}>Put it back from its page in ${queue}</a>, `}
+    ${isAskedThere && html`<a href=${to("messages", queue, message.id)}>Redrive it from its page in ${queue}</a>, `}
     <a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>All that failed in ${queue}</a>
   <//>`;
 }
@@ -183,7 +183,7 @@ function Standing({ queue, message }) {
         ["Priority", message.priority],
         ["Dequeue count", format.count(message.dequeue_count)],
         ["Fence", format.count(message.fence)],
-        ["Brought back", message.redriven ? format.plural(message.redriven, "time") : undefined],
+        ["Redriven", message.redriven ? format.plural(message.redriven, "time") : undefined],
       ]}
     />
   <//>`;

@@ -39,7 +39,7 @@ const COLUMNS = [
   stateColumn("visible", "Visible", "Can be received now"),
   stateColumn("leased", "Leased", "Held by a worker or a claim"),
   stateColumn("delayed", "Delayed", "Put with a delay that is not over"),
-  stateColumn("deferred", "Deferred", "Given back with a delay, for a later try"),
+  stateColumn("deferred", "Deferred", "Released with a delay, for a later try"),
   stateColumn("poisoned", "Poisoned", "Failed too often"),
   {
     key: "oldest",
@@ -51,10 +51,11 @@ const COLUMNS = [
   },
   { key: "in", label: "In", sort: "in", align: "number", hint: "Messages put per second", render: (row) => format.rate(row.in_per_s) },
   { key: "out", label: "Out", sort: "out", align: "number", hint: "Messages completed per second", render: (row) => format.rate(row.out_per_s) },
-  { key: "failed", label: "Given back", sort: "failed", align: "number", hint: "Messages given back per second, failures among them", render: (row) => format.rate(row.failed_per_s) },
+  { key: "failed", label: "Released", sort: "failed", align: "number", hint: "Messages released per second, failures among them", render: (row) => format.rate(row.failed_per_s) },
   {
     key: "recent",
-    label: "Completed lately",
+    label: "Trend",
+    hint: "Messages completed per second, lately",
     render: (row) => {
       const points = historyOf(row.name).map(([, , out]) => out);
       return html`<${Sparkline} values=${points} label=${`Completed per second lately, now ${format.rate(row.out_per_s)}`} />`;
@@ -97,7 +98,7 @@ function All({ params }) {
             keyOf=${(row) => row.name}
             sort=${sort}
             onSort=${(order) => setParams({ sort: order === "name" ? "" : order })}
-            rowClass=${(row) => (row.paused ? "is-paused" : "")}
+            rowClass=${(row) => (row.paused ? "tiles is-paused" : "tiles")}
           />`}
     ${next && html`<p class="more"><button type="button" onClick=${more}>Show more</button></p>`}`;
 }
@@ -111,7 +112,7 @@ function Sums({ sums }) {
     <${Stat} label="poisoned" tone=${sums.poisoned ? "bad" : ""} href=${to({ sort: "poisoned" })}>${format.short(sums.poisoned)}<//>
     <${Stat} label="in">${format.rate(sums.in_per_s)}<//>
     <${Stat} label="out">${format.rate(sums.out_per_s)}<//>
-    <${Stat} label="given back">${format.rate(sums.failed_per_s)}<//>
+    <${Stat} label="released">${format.rate(sums.failed_per_s)}<//>
   </div>`;
 }
 

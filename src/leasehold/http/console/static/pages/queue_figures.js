@@ -7,7 +7,7 @@ import * as format from "../lib/format.js";
 import { BULK_ACTIONS, actOnAll } from "../ui/bulk.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
 import { pageOf } from "../ui/filter.js";
-import { Facts, Loading, Moment, Note, Problem, Relative, Section } from "../ui/parts.js";
+import { Facts, Loading, Moment, Note, Problem, Relative, Section, Sentence } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 
 const EXPLAIN_EVERY_MS = 10_000;
@@ -48,7 +48,7 @@ function Explanation({ queue }) {
   const { data, error, isLoading, reload } = useResource(path("queues", queue, "explain"), { everyMs: EXPLAIN_EVERY_MS });
   if (isLoading) return html`<${Loading} lines=${1} />`;
   return html`<${Problem} error=${error} retry=${reload} />
-    ${data && html`<p class="explanation">${data.sentence}</p>`}`;
+    ${data && html`<p class="explanation"><${Sentence} text=${data.sentence} /></p>`}`;
 }
 
 function Find({ queue }) {
@@ -80,7 +80,7 @@ function Throughput({ span, figures, live }) {
     ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no figures of the past. The setting is <code>event_log</code>.<//>`}
     ${data?.logged && html`<${Plot} data=${columns} series=${SERIES} label=${inWords(columns, name)} />`}
     ${data?.logged && data.complete === false && data.reached_ms && html`<p class="faint">Figures reach back to <${Moment} ms=${data.reached_ms} />; what was before was not looked at.</p>`}
-    ${live?.in_per_s != null && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} given back.</p>`}
+    ${live?.in_per_s != null && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} released.</p>`}
   <//>`;
 }
 
@@ -150,7 +150,7 @@ function Activity({ queue, info }) {
     />
     <p class="faint">Since the server started <${Relative} ms=${activity.since_ms} />:
       ${" "}${format.count(activity.sent)} put, ${format.count(activity.received)} received
-      ${" "}(${format.count(activity.redelivered)} again), ${format.count(activity.completed)} completed, ${format.count(activity.released)} given back,
+      ${" "}(${format.count(activity.redelivered)} again), ${format.count(activity.completed)} completed, ${format.count(activity.released)} released,
       ${" "}${format.count(activity.poisoned)} poisoned, ${format.count(activity.rejected_receipts)} receipts refused.</p>
   <//>`;
 }
@@ -174,13 +174,13 @@ const PURGE = { ...actionNamed("remove"), label: "Purge" };
 function Poisoned({ queue, info, counts, poisonQueue, reload }) {
   const place = poisonQueue ?? info.settings.failure_policy?.poison_queue ?? `${queue}-poison`;
   if (!counts.poisoned) return null;
-  const putBack = () =>
+  const redrive = () =>
     actOnAll(queue, actionNamed("redrive"), { state: "poisoned" }, reload, {
-      title: `Put back what failed in ${queue}`,
+      title: `Redrive what failed in ${queue}`,
       narrowing: ["error", "since", "type", "group"],
     });
   const purge = () => actOnAll(queue, PURGE, { state: "poisoned" }, reload, { type: queue, title: `Purge what failed in ${queue}` });
-  const actions = html`<${ActionButton} kind="primary" onClick=${putBack}>Put back<//>
+  const actions = html`<${ActionButton} kind="primary" onClick=${redrive}>Redrive<//>
     <${ActionButton} kind="danger" onClick=${purge}>Purge poisoned messages<//>`;
   return html`<${Section} title="Poisoned messages" actions=${actions}>
     <p><a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>${format.plural(counts.poisoned, "message")}</a>

@@ -33,7 +33,7 @@ export default function Server() {
   return html`<${PageHead} title="Server"><span class="faint">Leasehold ${figures.version}, up for <${Age} ms=${figures.started_at_ms} /></span><//>
     <${Verdict} troubles=${troublesOf(figures, offset)} />
     <${Figures} figures=${figures} />
-    <div class="columns">
+    <div class="packed">
       <${Section} title="Commits"><${Commits} figures=${figures} history=${history} /><//>
       <${Section} title="Load"><${Load} load=${figures.load} consoles=${figures.consoles} process=${figures.process} /><//>
       <${Section} title="Disk and store"><${StoreFacts} figures=${figures} /><//>
@@ -268,11 +268,11 @@ function Process({ figures, history, offset }) {
         ["Memory in use", format.bytes(process.resident_bytes)],
         ["Processor time since the start", seconds(process.cpu_s)],
         ["Processor now", `${format.percent(process.cpu_share)} of a core`],
-        ["Number of the process", process.pid],
+        ["Process id", process.pid],
         ["Started", html`<${Moment} ms=${figures.started_at_ms} />`],
         ["Drift of the machine's clock", seconds(clock.wall_drift_s)],
-        ["This browser's clock is behind by", offset === null ? undefined : seconds(offset / 1000)],
-        ["Told", html`<${Relative} ms=${figures.now_ms} />`],
+        ["This browser's clock", offset === null ? undefined : `${seconds(Math.abs(offset) / 1000)} ${offset > 0 ? "behind" : "ahead"}`],
+        ["These figures are from", html`<${Relative} ms=${figures.now_ms} />`],
       ]}
     />
     <h3>Processor</h3>

@@ -266,26 +266,26 @@ export function cancelWork(queue, message, reload) {
 }
 
 /** Bring a poisoned message back to the queue that it failed in. */
-export function putBack(queue, message, reload) {
+export function redriveMessage(queue, message, reload) {
   const source = message.poisoned?.queue ?? queue;
   return dialog(queue, message, reload, {
-    title: "Put the message back",
-    action: "Put back",
+    title: "Redrive the message",
+    action: "Redrive",
     fields: html`<p>It goes back to <strong>${source}</strong>. Its dequeue count, its budgets and its time to live begin anew.</p>`,
     act: async () => {
       const filter = { states: ["poisoned"], search: message.id };
       const job = await post(path("queues", source, "redrive"), { filter, wait_s: 5 });
-      if (job.state !== "done") trackJob(job, "Put back", reload);
-      else if (job.moved === 0) throw invalid("It was not put back", "It is not in the poison queue any more.");
+      if (job.state !== "done") trackJob(job, "Redrive", reload);
+      else if (job.moved === 0) throw invalid("It was not redriven", "It is not in the poison queue any more.");
     },
-    done: "The message is put back.",
+    done: "The message is redriven.",
   });
 }
 
 /** What can be done with a message in its state: a list of `{ key, label, act, kind }`. */
 export function actionsOf(message) {
   // Seen from the poison queue itself, it is a message like others that has failed elsewhere.
-  const back = { key: "put-back", label: "Put back", act: putBack, kind: "primary" };
+  const back = { key: "redrive", label: "Redrive", act: redriveMessage, kind: "primary" };
   const first = message.poisoned && message.state === "visible" ? [back] : [];
   const change = [
     { key: "delay", label: "Delay", act: delayMessage },

@@ -87,9 +87,9 @@ const ACTIONS = [
   },
   {
     key: "redrive",
-    label: "Put back",
+    label: "Redrive",
     states: ["poisoned"],
-    does: "are put back",
+    does: "are redriven",
     fields: html`<p>Their dequeue counts, budgets and times to live begin anew.</p>
       <div class="fields">
         <label>

@@ -113,7 +113,7 @@ function columnsOf(queue, reload) {
     number(queue, "waiting", "Waiting", "visible", "Visible, whether the group lets them be received now or not", "backlog"),
     number(queue, "in_flight", "In flight", "leased", "On leases, members of claims included", "in_flight"),
     number(queue, "delayed", "Delayed", "delayed", "Put with a delay that is not over"),
-    number(queue, "deferred", "Deferred", "deferred", "Given back with a delay, for a later try"),
+    number(queue, "deferred", "Deferred", "deferred", "Released with a delay, for a later try"),
     { key: "oldest", label: "Oldest", sort: "oldest", align: "number", hint: "Since when the one that waits longest has been visible", render: (group) => html`<${Age} ms=${group.oldest_ms} />` },
     {
       key: "act",

@@ -7,7 +7,7 @@ import { route, to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import * as format from "../lib/format.js";
 import { Dialogs, toast } from "./dialog.js";
-import { Note, Relative, useNow } from "./parts.js";
+import { Links, Note, Relative, useNow } from "./parts.js";
 
 const PLACES = [
   ["Overview", [], ["queues", ""]],
@@ -25,7 +25,7 @@ const CLOCKS_APART_MS = 5_000;
 export function Layout({ children }) {
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
     <header class="bar">
-      <a class="brand" href=${to()}><img src="/console/static/icon.svg" alt="" width="24" height="24" />Leasehold</a>
+      <a class="brand" href=${to()}><img src="/console/static/icon.svg" alt="" width="24" height="24" /><span>Leasehold</span></a>
       <${Places} />
       <div class="bar-end">${!session.value.queue && html`<${Connection} />`}<${Theme} /><${Who} /></div>
     </header>
@@ -41,12 +41,12 @@ function skip(event) {
 
 function Places() {
   const { parts } = useStore(route);
-  return html`<nav class="places" aria-label="Pages">
+  return html`<${Links} class="places" aria-label="Pages" current=${parts[0] ?? ""}>
     ${PLACES.map(([label, place, also = place]) => {
       const isHere = also.includes(parts[0] ?? "");
       return html`<a key=${label} href=${to(...place)} aria-current=${isHere ? "page" : undefined}>${label}</a>`;
     })}
-  </nav>`;
+  <//>`;
 }
 
 function Connection() {
@@ -107,9 +107,9 @@ function Who() {
     }
   };
   return html`<details class="menu">
-    <summary>${who.account}<span class=${`role ${who.role}`}>${who.role}</span></summary>
+    <summary><span class="account">${who.account}</span><span class=${`role ${who.role}`}>${who.role}</span></summary>
     <div class="menu-content">
-      <p>Signed in as <strong>${who.who}</strong> until ${format.moment(who.expires_at_ms)}.</p>
+      <p>Signed in as <strong>${who.who}</strong>, ${who.role}, until ${format.moment(who.expires_at_ms)}.</p>
       <button type="button" onClick=${signOut}>Sign out</button>
     </div>
   </details>`;

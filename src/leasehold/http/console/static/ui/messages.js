@@ -11,7 +11,7 @@ import { MessageActions, actionsOf, invalid } from "./actions.js";
 import { BULK_ACTIONS, actOnAll, actOnSelected, reachedBy } from "./bulk.js";
 import { ActionButton, openDialog } from "./dialog.js";
 import { FilterBar, asQuery, filterOf, inWords, wrongIn } from "./filter.js";
-import { Age, Empty, Loading, Problem, Relative, State } from "./parts.js";
+import { Age, Empty, Loading, Problem, Relative, Sentence, State } from "./parts.js";
 import { putMessage } from "./put.js";
 import { Table } from "./table.js";
 
@@ -279,7 +279,7 @@ const columnsOf = (queue, reload) => [
         ? html`<span class="faint" title="It does not match any more, or is completed, removed or moved">gone</span>`
         : html`<details class="why">
             <summary aria-label=${`${row.state}: why?`}><${State} name=${row.state} /></summary>
-            <span>${row.why}</span>
+            <span><${Sentence} text=${row.why} /></span>
           </details>`,
   },
   { key: "age", label: "Age", align: "number", hint: "Since it was put", render: (row) => html`<${Age} ms=${row.inserted_at_ms} />` },
@@ -338,7 +338,7 @@ function openActions(queue, message, reload) {
       <h2 id="dialog-title">Act on a message</h2>
       <div class="dialog-body">
         <p><code>${message.id}</code></p>
-        <p>${message.why}</p>
+        <p><${Sentence} text=${message.why} /></p>
         <${MessageActions} queue=${queue} message=${message} reload=${reload} leave=${close} />
       </div>
       <footer><button type="button" class="quiet" onClick=${close}>Close</button></footer>

@@ -30,6 +30,13 @@ export function Moment({ ms }) {
   return html`<time datetime=${format.exact(ms)} title=${format.exact(ms)}>${format.moment(ms)}</time>`;
 }
 
+/** A sentence of the server, with its moments as times of day, as those of the page are. */
+export function Sentence({ text }) {
+  const parts = text.split(MOMENTS);
+  return parts.map((part, place) => (place % 2 ? html`<${Moment} key=${place} ms=${Date.parse(part)} />` : part));
+}
+const MOMENTS = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+
 /** How long ago, in words that do not say "ago". */
 export function Age({ ms }) {
   const nowMs = useNow();
@@ -113,9 +120,20 @@ export function Facts({ pairs }) {
   </dl>`;
 }
 
+/** Links of which the current one is in view, also where not all of them have room. */
+export function Links({ current, children, ...others }) {
+  const nav = useRef(null);
+  useEffect(() => {
+    const box = nav.current;
+    const link = box.querySelector("[aria-current]");
+    if (link) box.scrollLeft += link.getBoundingClientRect().left - box.getBoundingClientRect().left - (box.clientWidth - link.offsetWidth) / 2;
+  }, [current]);
+  return html`<nav ref=${nav} ...${others}>${children}</nav>`;
+}
+
 /** Links to the parts of a page: `tabs` is a list of [key, label, href, number]. */
 export function Tabs({ label, tabs, current }) {
-  return html`<nav class="tabs" aria-label=${label}>
+  return html`<${Links} class="tabs" aria-label=${label} current=${current}>
     ${tabs.map(
       ([key, text, href, number]) => html`<a
         href=${href}
@@ -124,7 +142,7 @@ export function Tabs({ label, tabs, current }) {
         >${text}${number != null && html`<span class="badge">${format.short(number)}</span>`}</a
       >`,
     )}
-  </nav>`;
+  <//>`;
 }
 
 /** A heading with what belongs to it. */

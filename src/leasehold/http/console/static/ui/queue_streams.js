@@ -134,25 +134,25 @@ export function ClaimTable({ queue, stream, token, claims, reload }) {
       label: "Action",
       render: (claim) =>
         html`<${ActionButton} kind="small" title="Make its messages visible again" onClick=${() => giveBack(queue, stream, token, claim, reload)}>
-          Give back<span class="hidden-visually"> claim ${claim.number}</span>
+          Release<span class="hidden-visually"> claim ${claim.number}</span>
         <//>`,
     },
   ];
   return html`<${Table} caption=${`Claims of ${stream}`} columns=${columns} rows=${claims} keyOf=${({ number }) => number} />`;
 }
 
-/** Ask, and give the messages of a claim back to the queue. */
+/** Ask, and release a claim: its messages are in the queue again. */
 function giveBack(queue, stream, token, claim, reload) {
   const { number, remaining, holder } = claim;
   openDialog(
     (close) => html`<${FormDialog}
-      title=${`Give back claim ${number} of ${stream}`}
-      action="Give back"
+      title=${`Release claim ${number} of ${stream}`}
+      action="Release"
       danger
       close=${close}
       act=${async () => {
         await post(path("queues", queue, "streams", stream, "claims", String(number), "give-back"), { token });
-        toast(`Claim ${number} was given back: ${format.plural(remaining, "message")} can be received again.`);
+        toast(`Claim ${number} was released: ${format.plural(remaining, "message")} can be received again.`);
         reload();
       }}
     >
