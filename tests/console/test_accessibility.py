@@ -81,6 +81,30 @@ def test_axe_would_find_a_barrier(operator: Visit) -> None:
     assert "button-name" in {each["id"] for each in barriers(operator)}
 
 
+def test_axe_finds_nothing_serious_in_dialogs(stage: tuple[World, Scene], browser: Browser) -> None:
+    """Nor in what is folded away: on a narrow screen, in the dark."""
+    world, scene = stage
+    with Visit(browser, world.url, theme="dark", size=NARROW) as visit:
+        visit.sign_in()
+        opened = {
+            "#/queues/orders": ("Put messages", "Pause", "Redrive", "Delete the queue"),
+            f"#/messages/orders/{scene.ids['delayed']}": ("Edit", "Delay", "Remove"),
+        }
+        for address, buttons in opened.items():
+            visit.open(address).settle()
+            for name in buttons:
+                visit.button(name).click()
+                dialog = visit.page.locator("dialog")
+                dialog.wait_for()
+                assert not barriers(visit), name
+                visit.page.keyboard.press("Escape")
+                expect(dialog).to_have_count(0)
+        visit.open("#/queues/orders?tab=messages").settle()
+        visit.page.get_by_text("More filters").click()
+        assert not barriers(visit)
+        assert not visit.troubles
+
+
 def tab_to(visit: Visit, wanted: Locator) -> None:
     """Press Tab until something has the focus."""
     for _ in range(120):

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Route
 
 from leasehold.client.errors import LeaseholdClientError, ServerProblem
 from leasehold.client.models import ErrorReport, NewMessage
+from leasehold.wire.flows import ExecutorReport, PipelineReport, StageReport
 from tests.console.harness import Visit, World
 
 HOSTILE: Final = (
@@ -30,6 +31,7 @@ SHOWN: Final = frozenset(
     {
         *("hostile-messages", "hostile-groups", "plain-messages", "streamed", "group", "workers"),
         *("worker", "message-json", "message-svg", "message-html", "message-failed"),
+        "pipeline",
     }
 )
 """Pages on which it is to be read."""
@@ -90,6 +92,7 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
     for other in queue.receive(1, holder=HOSTILE[:200]):
         queue.bury(other, report)
     fill_stream(world)
+    fill_pipeline(world)
     queue.purge(dry_run=True, wait_s=5)
     return _addresses([each.id for each in (held, as_image, as_page, failed)], session.id)
 
@@ -118,6 +121,7 @@ def _addresses(messages: Sequence[str], session_id: str) -> dict[str, str]:
         "jobs": "#/jobs",
         "events": "#/events",
         "pipelines": "#/pipelines",
+        "pipeline": "#/pipelines/films",
         "server": "#/server",
     }
 
@@ -132,6 +136,20 @@ def fill_stream(world: World) -> None:
     reader.attach()
     reader.open(1, limit=2, lease_s=3600, holder=HOSTILE[:200])
     client.transaction("staged").stage([HOSTILE], queue="streamed", part=SHORT)
+
+
+def fill_pipeline(world: World) -> None:
+    """Have a pipeline report stages, executors and a failure."""
+    report = PipelineReport(
+        queue="plain",
+        state="failed",
+        began_at_ms=1,
+        stages=(StageReport(name=SHORT, working=1, failed=1),),
+        executors=(ExecutorReport(name=HOSTILE[:100], tasks=1, in_work=1),),
+        in_work=1,
+        failure=HOSTILE,
+    )
+    world.client.report_pipeline("films", report)
 
 
 def _quoted(text: str) -> str:
@@ -200,10 +218,12 @@ def test_names_that_cannot_be_given(world: World, name: str) -> None:
     """Queues, streams and transactions have plain names, so pages show no others."""
     client = world.client
     client.queue("orders").create()
+    done = PipelineReport(queue="orders", state="done", began_at_ms=1)
     for make in (
         client.queue(name).create,
         client.queue("orders").stream(name).attach,
         lambda: client.transaction(name).stage(["x"], queue="orders"),
+        lambda: client.report_pipeline(name, done),
     ):
         with pytest.raises(LeaseholdClientError):
             make()
