@@ -101,9 +101,12 @@ class Turns:
         "_count",
         "_due",
         "_finish",
+        "_forget_at",
+        "_heaviest",
         "_now_ms",
         "_ranks",
         "_ready",
+        "_served_since",
         "_soon",
         "_virtual",
         "ageing_s",
@@ -128,7 +131,13 @@ class Turns:
         self._due: dict[Group, tuple[int, int]] = {}
         """That moment, and the oldest that a group may have."""
         self._finish: dict[Group, float] = {}
+        """Of groups that were given something, the latest last."""
+        self._forget_at = _KEPT
+        """How many of these are too many."""
         self._virtual = 0.0
+        self._served_since = 0
+        """Messages given since that moved on."""
+        self._heaviest = max(settings.weights.values(), default=1)
         self._count = 0
         self._now_ms = 0
         """When it was last asked who is next."""
@@ -309,10 +318,27 @@ class Turns:
         if self.settings.fair:
             weights = self.settings.weights
             weight = weights.get(group, 1) if weights and group is not None else 1
-            self._virtual = rank[0]
-            self._finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
-            if len(self._finish) > 2 * len(self._ranks) + _KEPT:
+            self._move_on(rank[0])
+            finish = self._finish
+            finish.pop(group, None)
+            finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
+            if len(finish) > self._forget_at:
                 self._forget_idle()
+
+    def _move_on(self, start: float) -> None:
+        """Note which turn is served, so that whoever comes anew begins no earlier.
+
+        Groups that come anew without an end would have the others wait for ever. So the service
+        moves on by one turn after so many that each group could have had one, those included that
+        had theirs, by the weight of the heaviest. Who waits all the time is never behind that.
+        """
+        self._served_since += 1
+        if start > self._virtual:
+            self._virtual, self._served_since = start, 0
+            return
+        groups = len(self._ranks) + len(self._due) + len(self._finish)
+        if self._served_since > self._heaviest * (groups + 1):
+            self._virtual, self._served_since = self._virtual + 1.0, 0
 
     def limit_of(self, group: str) -> int | None:
         """Return how many messages of a group may be on leases now; None for any number."""
@@ -320,9 +346,19 @@ class Turns:
         return limit if own is None else own if limit is None else min(limit, own)
 
     def _forget_idle(self) -> None:
-        """Forget what makes no difference: whoever comes back begins now at the earliest."""
-        now = self._virtual
-        self._finish = {group: at for group, at in self._finish.items() if at > now}
+        """Forget what makes no difference: whoever comes back begins now at the earliest.
+
+        And of groups that have nothing the ones that were served long ago: where each message has a
+        group of its own, the service never moves on. So they may begin now, too.
+        """
+        now, ranks, due = self._virtual, self._ranks, self._due
+        long_ago = len(self._finish) - _KEPT // 2
+        self._finish = {
+            group: at
+            for number, (group, at) in enumerate(self._finish.items())
+            if at > now and (number >= long_ago or group in ranks or group in due)
+        }
+        self._forget_at = 2 * len(self._finish) + _KEPT
 
     def first(self) -> Group | _Nobody:
         """Return the group whose turn it is, and leave it there; ``_NOBODY`` if there is none."""

@@ -691,7 +691,8 @@ class _Look:
             at_ms = min(at_ms, looks.turns.work.next_ms)
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
-        if group is not None and looks.policy.order is GroupOrder.FIFO:
+        is_gone = at_ms >= NEVER_MS and not rows and self._heads.is_whole
+        if group is not None and looks.policy.order is GroupOrder.FIFO and not is_gone:
             return at_ms, NOW  # where the clock was set back its first may be older than that
         if rows:
             return at_ms, Cell.visible_at_ms(rows[0])
