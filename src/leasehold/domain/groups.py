@@ -110,6 +110,7 @@ class Turns:
         "_soon",
         "_virtual",
         "ageing_s",
+        "heard_late_ms",
         "heard_ms",
         "settings",
         "urgent",
@@ -147,6 +148,8 @@ class Turns:
         """Of the queue's settings."""
         self.heard_ms = 0
         """Up to when it is known what other servers have made visible, if there are any."""
+        self.heard_late_ms = 0
+        """When it was last asked what of that could be seen late."""
         self._before: _Before | None = None
 
     @classmethod
@@ -568,6 +571,8 @@ def take_turns(
         What looks take. Whoever has enough closes it.
     """
     missing = sum(limits)
+    in_vain = 0
+    """Looks at groups that had nothing: the more there were, the more are looked at together."""
     turns.begin()
     if limits and turns.work.is_due(now_ms):
         turns.work.note(now_ms, looks.in_flight(), limits[0])
@@ -580,7 +585,7 @@ def take_turns(
             wanted = limit
             while wanted and (found := turns.next()) is not None:
                 group, rank = found
-                look = _look_at(turns, group, looks, missing)
+                look = _look_at(turns, group, looks, missing + in_vain)
                 if is_fair or ((own := look.rank()) is not None and own <= rank):
                     row = look.take()
                 else:
@@ -590,6 +595,8 @@ def take_turns(
                         given.append(group)
                     turns.served(group, rank)
                     wanted, missing = wanted - 1, missing - 1
+                else:
+                    in_vain += 1
                 if wanted or row is None or not is_fifo or group is None:  # or it is done for now
                     bound = look.rank_bound()
                     if bound is not None:

@@ -18,7 +18,7 @@ from leasehold.domain.command import AnyCommand, Lock
 from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.filters import EVERYTHING
-from leasehold.domain.model import Detail, Lease, Outcome, Progress
+from leasehold.domain.model import ENTROPY_BYTES, Detail, Lease, Outcome, Progress
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
@@ -249,3 +249,60 @@ def test_what_comes_back_during_a_look_is_not_overtaken(
     two.clock.advance(ms=50)
     got = two.receive(2, queue="ordered")
     assert [lease.message.body for lease in got] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("order", GroupOrder)
+def test_groups_that_have_nothing_are_not_asked_for(
+    servers: tuple[Asker, Asker], order: GroupOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any number of groups that have come and gone, a receive costs what it did."""
+    one, two = servers
+    one.create("shared")
+    one.govern("shared", groups=GroupSettings(order=order, fair=True))
+    for asker in servers:
+        assert isinstance(asker.store, PostgresStore)
+        asker.store.share_limits(2)
+    for number in range(20):
+        one.put(str(number), queue="shared", detail=Detail(group_id=f"order {number}"))
+    for lease in one.receive(20, queue="shared"):
+        one.complete(lease, queue="shared")
+    fetch, asked = SharedState.fetch, list[str]()
+
+    def fetch_noted(state: SharedState, query: str, *bounds: Any) -> list[Any]:
+        asked.append(query)
+        return fetch(state, query, *bounds)
+
+    one.clock.advance(ms=200)
+    one.receive(1, queue="shared")  # may look at each once more
+    monkeypatch.setattr(SharedState, "fetch", fetch_noted)
+    for _ in range(3):
+        one.clock.advance(ms=200)
+        assert one.receive(1, queue="shared") == ()
+    assert len([query for query in asked if query.startswith("group_heads")]) < 10
+    two.put("another", queue="shared", detail=Detail(group_id="order 7"))
+    assert [lease.message.body for lease in one.receive(1, queue="shared")] == [b"another"]
+
+
+def test_what_another_server_commits_late_is_received(servers: tuple[Asker, Asker]) -> None:
+    """Also in a group that had nothing, and when it should have been visible long ago."""
+    one, two = servers
+    one.create("late")
+    one.govern("late", groups=GroupSettings(order=GroupOrder.FIFO))
+    for asker in servers:
+        assert isinstance(asker.store, PostgresStore)
+        asker.store.share_limits(2)
+    one.put("first", queue="late", detail=Detail(group_id="a"))
+    (lease,) = one.receive(1, queue="late")
+    one.complete(lease, queue="late")
+    put_ms = one.clock.now_ms()
+    one.clock.advance(ms=5_000)
+    assert one.receive(1, queue="late") == ()
+    late = c.Put(ACCOUNT, "late", b"late", 0, 3_600, bytes(ENTROPY_BYTES), Detail(group_id="a"))
+    two.store.execute([late], now_ms=put_ms)
+    two.store.commit()
+    for _ in range(11):
+        one.clock.advance(ms=1_000)
+        got = one.receive(1, queue="late")
+        if got:
+            break
+    assert [lease.message.body for lease in got] == [b"late"]

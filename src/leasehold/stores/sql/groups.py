@@ -46,7 +46,10 @@ enough."""
 _BUSY_MS: Final = 20
 """Until a group is looked at again that another server was giving messages of."""
 _UNSURE_MS: Final = 100
-"""The same for a group that another server may free at any moment."""
+"""The same for a group that another server may free at any moment; and how long it may take, as a
+rule, until what another server has put can be seen."""
+_LATE_MS: Final = 20_000
+"""How long that may take at most. It is heard of in half of it."""
 _FRONT: Final = 17
 """Columns of a row, behind which those stand that say more of its group."""
 _FOR_GROUPS: Final = {
@@ -172,6 +175,8 @@ class GroupSearch:
         """Have the groups looked at of which something became visible, by whatever server."""
         turns.call(None, NOW)
         since_ms, turns.heard_ms = turns.heard_ms - _UNSURE_MS, now_ms
+        if not 0 <= now_ms - turns.heard_late_ms < _LATE_MS // 2:
+            since_ms, turns.heard_late_ms = min(since_ms, now_ms - _LATE_MS), now_ms
         for lane in entry.lanes:
             if lane.is_grouped:
                 bounds = (lane.partition, since_ms, now_ms)
@@ -689,11 +694,13 @@ class _Look:
             at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
         if group in looks.turns.work.limits:  # it may be another then
             at_ms = min(at_ms, looks.turns.work.next_ms)
-        if looks.state.is_shared and group is not None:
-            return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
-        is_gone = at_ms >= NEVER_MS and not rows and self._heads.is_whole
-        if group is not None and looks.policy.order is GroupOrder.FIFO and not is_gone:
-            return at_ms, NOW  # where the clock was set back its first may be older than that
+        if group is not None:
+            # Of what is not visible now it is heard when that changes, whichever server did it.
+            has_none = self._heads.is_whole and not rows
+            if looks.state.is_shared and not has_none:
+                return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
+            if looks.policy.order is GroupOrder.FIFO and not (has_none and at_ms >= NEVER_MS):
+                return at_ms, NOW  # where the clock was set back its first may be older than that
         if rows:
             return at_ms, Cell.visible_at_ms(rows[0])
         return at_ms, at_ms if self._heads.is_whole else self.behind_ms
