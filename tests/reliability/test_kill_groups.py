@@ -59,6 +59,17 @@ def test_many_kills_of_two_servers(tmp_path: Path) -> None:
     assert len(campaign.done) == 4, "each way to strike was used"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+def test_a_thousand_kills(tmp_path: Path, store: str) -> None:
+    """About a quarter of an hour each: one server on SQLite, two servers on one PostgreSQL."""
+    campaign = run(store, tmp_path, kills=1_000, seed=11)
+    assert campaign.faults == []
+    assert len(campaign.done) == 4, "each way to strike was used"
+    assert campaign.report()["resumes"] > 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "found"),
