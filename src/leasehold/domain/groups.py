@@ -134,7 +134,6 @@ class Turns:
         self._finish: dict[Group, float] = {}
         """Of groups that were given something, the latest last."""
         self._forget_at = _KEPT
-        """How many of these are too many."""
         self._virtual = 0.0
         self._served_since = 0
         """Messages given since that moved on."""
@@ -322,18 +321,16 @@ class Turns:
             weights = self.settings.weights
             weight = weights.get(group, 1) if weights and group is not None else 1
             self._move_on(rank[0])
-            finish = self._finish
-            finish.pop(group, None)
-            finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
-            if len(finish) > self._forget_at:
+            self._finish.pop(group, None)
+            self._finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
+            if len(self._finish) > self._forget_at:
                 self._forget_idle()
 
     def _move_on(self, start: float) -> None:
         """Note which turn is served, so that whoever comes anew begins no earlier.
 
-        Groups that come anew without an end would have the others wait for ever. So the service
-        moves on by one turn after so many that each group could have had one, those included that
-        had theirs, by the weight of the heaviest. Who waits all the time is never behind that.
+        With groups that come anew without an end the others would wait for ever. So after a turn
+        of each group by the weight of the heaviest, those included that had theirs, it moves on.
         """
         self._served_since += 1
         if start > self._virtual:
@@ -351,8 +348,8 @@ class Turns:
     def _forget_idle(self) -> None:
         """Forget what makes no difference: whoever comes back begins now at the earliest.
 
-        And of groups that have nothing the ones that were served long ago: where each message has a
-        group of its own, the service never moves on. So they may begin now, too.
+        And of groups that have nothing the ones that were served long ago, or there could be ever
+        more of them.
         """
         now, ranks, due = self._virtual, self._ranks, self._due
         long_ago = len(self._finish) - _KEPT // 2
@@ -383,6 +380,10 @@ class Turns:
         for group, look in looks.items():
             if group not in self._ranks:
                 self.call(group, *look.again())
+
+    def waiting(self) -> int:
+        """Return how many groups are to be looked at at some moment."""
+        return len(self._due)
 
     def due_ms(self) -> int | None:
         """Return when a group is next to be looked at, None for never."""
@@ -571,8 +572,7 @@ def take_turns(
         What looks take. Whoever has enough closes it.
     """
     missing = sum(limits)
-    in_vain = 0
-    """Looks at groups that had nothing: the more there were, the more are looked at together."""
+    in_vain = 0  # looks: the more there were, the more groups are looked at together
     turns.begin()
     if limits and turns.work.is_due(now_ms):
         turns.work.note(now_ms, looks.in_flight(), limits[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 import pytest
@@ -306,3 +306,53 @@ def test_what_another_server_commits_late_is_received(servers: tuple[Asker, Aske
         if got:
             break
     assert [lease.message.body for lease in got] == [b"late"]
+
+
+def test_many_groups_that_wait_are_not_asked_for_at_once(
+    servers: tuple[Asker, Asker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server may free any of them, and who receives must not ask for all each time."""
+    one, two = servers
+    groups = 800
+    one.create("busy")
+    one.govern("busy", groups=GroupSettings(order=GroupOrder.FIFO, fair=True))
+    for asker in servers:
+        assert isinstance(asker.store, PostgresStore)
+        asker.store.share_limits(2)
+    details = [Detail(group_id=f"order {number}") for number in range(groups)] * 2
+    puts = [c.Put(ACCOUNT, "busy", b"", 0, 3_600, bytes(ENTROPY_BYTES), each) for each in details]
+    one.batch(*puts)
+    receives = [c.Receive(ACCOUNT, "busy", 1, 3_600) for _ in range(groups)]
+    (lease,) = cast("tuple[Lease]", one.batch(*receives)[7])
+    fetch, asked = SharedState.fetch, list[int]()
+
+    def fetch_noted(state: SharedState, query: str, *bounds: Any) -> list[Any]:
+        if query.startswith("group_heads"):
+            asked.append(str(bounds[0][1]).count("order"))
+        return fetch(state, query, *bounds)
+
+    monkeypatch.setattr(SharedState, "fetch", fetch_noted)
+    one.clock.advance(ms=500)
+    one.receive(1, queue="busy")
+    asked.clear()
+    for _ in range(5):
+        one.clock.advance(ms=100)
+        assert one.receive(1, queue="busy") == ()
+    assert 0 < sum(asked) < 2 * groups
+    two.complete(lease, queue="busy")
+    for _ in range(6):
+        one.clock.advance(ms=100)
+        got = one.receive(1, queue="busy")
+        if got:
+            break
+    assert [each.message.detail.group_id for each in got] == ["order 7"]
+
+
+def test_more_groups_than_there_are_locks(servers: tuple[Asker, Asker]) -> None:
+    """One transaction takes messages of more groups than PostgreSQL has room for locks."""
+    one, _ = servers
+    one.create("wide")
+    one.govern("wide", groups=GroupSettings(order=GroupOrder.FIFO))
+    put = c.Put(ACCOUNT, "wide", b"", 0, 3_600, bytes(ENTROPY_BYTES))
+    one.batch(*(put._replace(detail=Detail(group_id=f"{each}")) for each in range(9_000)))
+    assert len(one.receive(9_000, queue="wide")) == 9_000

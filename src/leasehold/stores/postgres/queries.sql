@@ -363,8 +363,9 @@ WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3
 GROUP BY group_id ORDER BY min(visible_at_ms), min(row_key)
 
 -- name: try_lock_groups
+-- One lock for some groups each: PostgreSQL has room for 6,400 locks, and a claim may take more groups.
 SELECT name FROM unnest($2::text[]) AS g (name)
-WHERE pg_try_advisory_xact_lock(hashtextextended(name, $1))
+WHERE pg_try_advisory_xact_lock(hashtextextended((hashtext(name) & 1023)::text, $1))
 
 -- name: bytes_of_lane
 SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)

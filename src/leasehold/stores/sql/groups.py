@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 from leasehold.domain.groups import (
     ANY,
@@ -48,6 +49,10 @@ _BUSY_MS: Final = 20
 _UNSURE_MS: Final = 100
 """The same for a group that another server may free at any moment; and how long it may take, as a
 rule, until what another server has put can be seen."""
+_UNSURE_MOST_MS: Final = 5_000
+_LOOKS_PER_MS: Final = 2
+"""So many such groups are looked at in a millisecond at most: of very many each only every now and
+then, at most after _UNSURE_MOST_MS. Who has freed a group knows that anyway."""
 _LATE_MS: Final = 20_000
 """How long that may take at most. It is heard of in half of it."""
 _FRONT: Final = 17
@@ -190,6 +195,14 @@ def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
     for lane in filter(is_grouped, lanes):
         for group, *_ in state.fetch("groups_of_lane", (lane,)):
             turns.call(group, NOW)
+
+
+def _unsure_ms(group: str, waiting: int) -> int:
+    """Return when to look whether another server has freed a group, not all of them at once."""
+    wait_ms = min(waiting // _LOOKS_PER_MS, _UNSURE_MOST_MS)
+    if wait_ms <= _UNSURE_MS:
+        return _UNSURE_MS
+    return wait_ms * 3 // 4 + crc32(group.encode()) % (wait_ms // 2)
 
 
 def _hiding_lanes(
@@ -698,7 +711,7 @@ class _Look:
             # Of what is not visible now it is heard when that changes, whichever server did it.
             has_none = self._heads.is_whole and not rows
             if looks.state.is_shared and not has_none:
-                return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
+                return min(at_ms, looks.now_ms + _unsure_ms(group, looks.turns.waiting())), NOW
             if looks.policy.order is GroupOrder.FIFO and not (has_none and at_ms >= NEVER_MS):
                 return at_ms, NOW  # where the clock was set back its first may be older than that
         if rows:
