@@ -368,8 +368,8 @@ class ClaimHandlers:
         for holding in self._of_queue(table):
             holding.members.clear()
             holding.notes.clear()
+            holding.accepted_loss = holding.accepted_loss and not holding.claim.remaining
             holding.claim = rules.after_clear(holding.claim)
-            holding.accepted_loss = False
             if holding.dissolving:
                 self._tables.holdings.remove(holding)
         table.held.clear()
