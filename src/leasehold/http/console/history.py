@@ -43,6 +43,9 @@ ADVISED_S: Final = 60.0
 """The same for advice, unless the settings change."""
 ADVISED_OF_S: Final = 86_400
 """Advice is from events of so long, if the log is not too large for one page."""
+ADVISED_FROM: Final = 6_000
+"""And of so many: of three times as many the statistics take twice as long, and advise much the
+same."""
 MOST_KEPT: Final = 100
 """Queues whose figures are kept so long."""
 
@@ -64,6 +67,13 @@ class Covered(NamedTuple):
     complete: bool
     """There is nothing earlier."""
     next_seq: int
+
+    def newest(self, most: int) -> Covered:
+        """Return so many of them at most."""
+        if len(self.events) <= most:
+            return self
+        events = self.events[:most]
+        return self._replace(events=events, reached_ms=events[-1].at_ms, complete=False)
 
 
 class History:
@@ -176,7 +186,8 @@ class History:
             return call.reply(kept[2])
         now_ms = self._clock.now_ms()
         shown: dict[str, Any] = {"queue": queue.name, "now_ms": now_ms}
-        covered = await covering(call, queue.name, now_ms - ADVISED_OF_S * _MS)
+        since_ms = now_ms - ADVISED_OF_S * _MS
+        covered = (await covering(call, queue.name, since_ms, ADVISED_FROM)).newest(ADVISED_FROM)
         async with self._advising:  # one at a time: each takes its share of the processor
             try:
                 made = await asyncio.to_thread(
@@ -218,7 +229,7 @@ def _queue_of(sessions: ConsoleSessions, call: Call) -> Queue:
     return queue
 
 
-async def covering(call: Call, queue: str, since_ms: int) -> Covered:
+async def covering(call: Call, queue: str, since_ms: int, enough: int = MOST_EVENTS) -> Covered:
     """Read the events of a queue back to a moment, and further for enough that were completed."""
     events: list[Event] = []
     seq, reached_ms, done = NEWEST, None, 0
@@ -229,7 +240,7 @@ async def covering(call: Call, queue: str, since_ms: int) -> Covered:
         reached_ms = tail.oldest_at_ms or reached_ms
         seq = tail.next_seq
         covers = reached_ms is None or reached_ms < since_ms
-        if not seq or len(events) >= MOST_EVENTS or (covers and done >= ENOUGH):
+        if not seq or len(events) >= enough or (covers and done >= ENOUGH):
             break
         await asyncio.sleep(0)
     return Covered(events, reached_ms, not seq, seq)

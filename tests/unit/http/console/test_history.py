@@ -298,6 +298,19 @@ def test_advice(console: Console) -> None:
     assert console.ask("GET", ADVICE, None, who).json["today_s"] == found["advised_s"]
 
 
+def test_advice_is_of_the_newest_events(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many at most, as the statistics take their time; and it says how far back it goes."""
+    pytest.importorskip("scipy")
+    monkeypatch.setattr("leasehold.http.console.history.ADVISED_FROM", 30)
+    who = console.enter()
+    for _ in range(40):
+        _put(console, who, "a")
+        _work(console, who, 2)
+    found = console.ask("GET", ADVICE, None, who).json
+    assert (found["events"], found["finished"], found["complete"]) == (30, 10, False)
+    assert found["reached_ms"] == console.clock.now_ms() - 20_000
+
+
 def test_without_the_libraries(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says which extra to install."""
 
