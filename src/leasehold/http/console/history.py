@@ -96,7 +96,7 @@ class History:
         self._sessions = sessions
         self._clock = clock
         self._kept: dict[tuple[str, str, int, int], tuple[float, dict[str, Any]]] = {}
-        self._advised: dict[tuple[str, str], tuple[float, QueueSettings, dict[str, Any]]] = {}
+        self._advised: dict[tuple[str, str], _Advised] = {}
         self._advising = asyncio.Lock()
 
     # --- events ------------------------------------------------------------------------------
@@ -182,8 +182,15 @@ class History:
         key = call.account, queue.name
         now_s = self._clock.monotonic_s()
         kept = self._advised.get(key)
-        if kept is not None and now_s - kept[0] < ADVISED_S and kept[1] == queue.settings:
-            return call.reply(kept[2])
+        if kept is None or kept.is_over(now_s, queue.settings):
+            if len(self._advised) >= MOST_KEPT:
+                self._advised.clear()
+            making = asyncio.create_task(self._advise(call, queue))
+            kept = self._advised[key] = _Advised(now_s, queue.settings, making)
+        # Others may wait for the same; and who left the page may come back to it.
+        return call.reply(await asyncio.shield(kept.making))
+
+    async def _advise(self, call: Call, queue: Queue) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
         shown: dict[str, Any] = {"queue": queue.name, "now_ms": now_ms}
         since_ms = now_ms - ADVISED_OF_S * _MS
@@ -195,17 +202,28 @@ class History:
                 )
             except ImportError:
                 why = "The server lacks numpy and scipy, which the extra `tuning` brings."
-                return call.reply({**shown, "available": False, "why": why, "extra": "tuning"})
+                return {**shown, "available": False, "why": why, "extra": "tuning"}
         shown |= {"available": True, "logged": queue.settings.event_log}
         shown |= {"events": len(covered.events), "reached_ms": covered.reached_ms}
         shown |= {"complete": covered.complete, **made}
         shown["adaptive"] = queue.settings.adaptive is not None
         advised_s, changed = made["advised_s"], made["advised_s"] != made["today_s"]
         shown["apply"] = {"settings": {"visibility_timeout_s": advised_s}} if changed else None
-        if len(self._advised) >= MOST_KEPT:
-            self._advised.clear()
-        self._advised[key] = now_s, queue.settings, shown
-        return call.reply(shown)
+        return shown
+
+
+class _Advised(NamedTuple):
+    """Advice that is there, or is being made."""
+
+    at_s: float
+    settings: QueueSettings
+    making: asyncio.Task[dict[str, Any]]
+
+    def is_over(self, now_s: float, settings: QueueSettings) -> bool:
+        """Tell whether it has to be made anew."""
+        if self.making.done() and (self.making.cancelled() or self.making.exception()):
+            return True
+        return now_s - self.at_s >= ADVISED_S or self.settings != settings
 
 
 def _advice_from(events: list[Event], today_s: int, now_ms: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -309,6 +310,37 @@ def test_advice_is_of_the_newest_events(console: Console, monkeypatch: pytest.Mo
     found = console.ask("GET", ADVICE, None, who).json
     assert (found["events"], found["finished"], found["complete"]) == (30, 10, False)
     assert found["reached_ms"] == console.clock.now_ms() - 20_000
+
+
+def test_advice_is_made_once_for_all(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all that ask meanwhile, also if the first has left the page; failures are not kept."""
+    made: list[int] = []
+
+    def advise(_: object, today_s: int, __: object) -> dict[str, Any]:
+        made.append(today_s)
+        if len(made) == 2:
+            raise RuntimeError("the second one fails")
+        return {"today_s": today_s, "advised_s": today_s}
+
+    monkeypatch.setattr("leasehold.http.console.history._advice_from", advise)
+    who = console.enter()
+
+    async def ask(*, again: bool) -> list[int]:
+        leaves = asyncio.create_task(console.asked("GET", ADVICE, None, who))
+        await asyncio.sleep(0)
+        stays = [console.asked("GET", ADVICE, None, who) for _ in range(3)]
+        gathered = asyncio.gather(*stays)
+        await asyncio.sleep(0)
+        if not again:
+            leaves.cancel()
+        return [answer.status for answer in await gathered]
+
+    assert console.runner.run(ask(again=False)) == [200, 200, 200]
+    assert len(made) == 1
+    console.clock.advance(s=61)
+    assert set(console.runner.run(ask(again=True))) == {500}
+    assert console.ask("GET", ADVICE, None, who).status == 200
+    assert len(made) == 3
 
 
 def test_without_the_libraries(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
