@@ -663,7 +663,9 @@ async def get(call: Call) -> Response:
 async def stop(call: Call) -> Response:
     """Stop a job where it is."""
     read_body(_NOTHING, call)
-    return _reply_job(call, await call.services.perform(StopJob(call.account, call.item, call.actor)))
+    return _reply_job(
+        call, await call.services.perform(StopJob(call.account, call.item, call.actor))
+    )
 
 
 def _reply_job(call: Call, job: Job) -> Response:
