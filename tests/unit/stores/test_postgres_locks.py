@@ -356,3 +356,12 @@ def test_more_groups_than_there_are_locks(servers: tuple[Asker, Asker]) -> None:
     put = c.Put(ACCOUNT, "wide", b"", 0, 3_600, bytes(ENTROPY_BYTES))
     one.batch(*(put._replace(detail=Detail(group_id=f"{each}")) for each in range(9_000)))
     assert len(one.receive(9_000, queue="wide")) == 9_000
+
+
+def test_more_keys_than_there_are_locks(servers: tuple[Asker, Asker]) -> None:
+    """One request puts more messages with keys of their own than PostgreSQL has room for locks."""
+    one, two = servers
+    put = one.put_command("work")
+    keyed = [put._replace(detail=Detail(dedup_key=f"{each}")) for each in range(9_000)]
+    assert all(isinstance(each, Lease) for each in one.batch(*keyed))
+    assert isinstance(two.batch(keyed[5])[0], c.Duplicate)

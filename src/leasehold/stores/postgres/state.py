@@ -17,6 +17,8 @@ BLOCK: Final = 65_536
 """Row keys are taken in blocks, each by one server."""
 _BEFORE: Final = {"find_key": "lock_key"}
 """Statements that hold only under a lock that another takes first."""
+_MAX_LOCKS: Final = 1_024
+"""PostgreSQL has room for some 6,400, of all servers; a batch with more has the store to itself."""
 _TO_TAKE: Final = {
     "next_visible": "next_visible_to_take",
     "group_heads": "group_heads_to_take",
@@ -35,7 +37,10 @@ _OF_LOG: Final = 0
 
 
 class NotExclusive(Exception):
-    """The batch changes what all servers keep in memory, so it must have the store to itself."""
+    """The batch must have the store to itself.
+
+    It changes what all servers keep in memory, or would take too many locks.
+    """
 
 
 class SharedState(State):
@@ -56,6 +61,8 @@ class SharedState(State):
         self.log = SharedRecorder(cursor, queries)
         self.exclusive = True
         """Whether this batch has the store to itself."""
+        self.locks = 0
+        """Locks of its keys that this batch has taken."""
         self.taking = False
         """Whether messages are looked for to take them."""
         self.now_ms = 0
@@ -134,6 +141,9 @@ class SharedState(State):
         if not self.exclusive:
             before = _BEFORE.get(query)
             if before is not None:
+                self.locks += 1
+                if self.locks > _MAX_LOCKS:
+                    raise NotExclusive
                 self.cursor.execute(self.sql[before], bounds[:2])
             if self.taking:
                 query = _TO_TAKE.get(query, query)

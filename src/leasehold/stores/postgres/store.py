@@ -217,7 +217,7 @@ class PostgresStore:
                 state.load()
                 self._verbs.sessions.load()
             self._version = version
-        state.exclusive = exclusive
+        state.exclusive, state.locks = exclusive, 0
 
     def _attempt(
         self, batch: Sequence[AnyCommand], now_ms: int, *, exclusive: bool
