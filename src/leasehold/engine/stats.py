@@ -18,7 +18,7 @@ from leasehold.domain.claims import AttachStream, ClaimState, ListStreams
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.model import GroupFigures, GroupHalt, Lease, QueueKey
+from leasehold.domain.model import GroupFigures, GroupHalt, Lease, Outcome, QueueKey
 from leasehold.domain.noisy_groups import noisy_among
 from leasehold.domain.sessions import ListSessions, OpenSession, Session, SessionState
 from leasehold.domain.transactions import (
@@ -70,6 +70,7 @@ class QueueStats(_LastTimes):
 
     __slots__ = (
         "completed",
+        "failed",
         "poisoned",
         "received",
         "redelivered",
@@ -90,6 +91,8 @@ class QueueStats(_LastTimes):
         self.completed = 0
         self.released = 0
         """Messages given back, those that went to the poison queue then included."""
+        self.failed = 0
+        """Of those, messages whose work went wrong; members exempted from claims included."""
         self.poisoned = 0
         """Messages that went to the poison queue when they were given back."""
         self.rejected_receipts = 0
@@ -164,6 +167,7 @@ class EngineStats:
             stats.last_complete_ms = self.now_ms
         elif gave is c.Released:
             stats.released += 1
+            stats.failed += asked.outcome in _FAILED
             stats.poisoned += given.poisoned is not None
         else:
             stats.rejected_receipts += gave is LeaseLost
@@ -226,6 +230,7 @@ class EngineStats:
             stats = self._of(account, each.queue)
             stats.completed += each.completed
             stats.released += each.exempted
+            stats.failed += each.exempted
             if each.completed:
                 stats.last_complete_ms = self.now_ms
 
@@ -253,6 +258,7 @@ class EngineStats:
 
 
 _COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})
+_FAILED: Final = frozenset({Outcome.FAILED, Outcome.BURIED})
 _SENT: Final = frozenset({c.Put, Lease})
 _COMPLETED: Final = frozenset({c.Complete, c.Done})
 _QUEUE_OF: Final[Callable[[Any], tuple[str, str]]] = itemgetter(0, 1)

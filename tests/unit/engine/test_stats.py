@@ -98,7 +98,7 @@ def test_what_is_settled_by_publishing_is_completed(how: str) -> None:
     for _ in range(2):  # the second time nothing is done
         ask(command)
         audio = counted.stats.queues["a", "audio"]
-        assert (audio.completed, audio.released) == (1, 1)
+        assert (audio.completed, audio.released, audio.failed) == (1, 1, 1)
         assert audio.last_complete_ms == NOW_MS + 1
     assert counted.stats.queues["a", "queue"].completed == (how == "settle")
 

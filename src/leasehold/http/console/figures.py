@@ -48,11 +48,12 @@ SUMS: Final = (
 RATES: Final = ("in_per_s", "out_per_s", "failed_per_s")
 _SIGNS: Final = attrgetter(
     *("sent", "received", "renewed", "completed", "released", "poisoned"),
-    *("rejected_receipts", "last_receive_ms"),
+    *("rejected_receipts", "last_receive_ms", "failed"),
 )
 _NO_SIGNS: Final = _SIGNS(QueueStats())
 _SENT: Final = 0
 _COMPLETED: Final = 3
+_FAILED: Final = 8
 """Places in what _SIGNS gets."""
 MOVES_EVERY_S: Final = 9.5
 """A little less than the ten seconds that are meant, as looks come at their own pace."""
@@ -347,12 +348,10 @@ class Overview:
 
 
 def _rates(now: _Seen, last: _Seen | None, since_s: float | None) -> tuple[float | None, ...]:
-    """Return messages per second put, completed and given back; None before a second sample."""
+    """Return messages per second put, completed and failed; None before a second sample."""
     if last is None or not since_s:
         return (None, None, None)
-    sent, _, _, completed, released, *_ = now.signs
-    sent_then, _, _, completed_then, released_then, *_ = last.signs
-    changes = (sent - sent_then, completed - completed_then, released - released_then)
+    changes = [now.signs[place] - last.signs[place] for place in (_SENT, _COMPLETED, _FAILED)]
     # A queue that was deleted and made again begins at 0.
     return tuple(round(max(0, change) / since_s, 3) for change in changes)
 

@@ -104,6 +104,28 @@ def test_first_event_is_whole_and_later_ones_tell_changes(console: Console) -> N
     stream.close()
 
 
+def test_failures_are_a_rate_of_their_own(console: Console) -> None:
+    """What is released without a failure is not one."""
+    fields = console.enter()
+    stream = Stream(console, fields)
+    put(console, fields)
+    put(console, fields)
+    look(console)
+    messages = f"{QUEUE}/messages"
+    asked = {"max_messages": 2}
+    taken = console.ask("POST", f"{messages}/receive", asked, fields).json["messages"]
+    outcomes = ("failed", "returned")
+    items = [
+        {"id": message["id"], "receipt": message["receipt"], "outcome": outcome}
+        for message, outcome in zip(taken, outcomes, strict=True)
+    ]
+    assert console.ask("POST", f"{messages}/release", {"items": items}, fields).json["failed"] == 0
+    look(console)
+    [row] = console.ask("GET", OVERVIEW, headers=fields).json["queues"]
+    assert (row["released"], row["failed_per_s"]) == (2, 0.5)
+    stream.close()
+
+
 def test_sampler_is_shared_and_sleeps_when_nobody_looks(console: Console) -> None:
     """One looks for all consoles of an account, and none without consoles."""
     fields = console.enter()

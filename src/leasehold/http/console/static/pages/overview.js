@@ -51,7 +51,7 @@ const COLUMNS = [
   },
   { key: "in", label: "In", sort: "in", align: "number", hint: "Messages put per second", render: (row) => format.rate(row.in_per_s) },
   { key: "out", label: "Out", sort: "out", align: "number", hint: "Messages completed per second", render: (row) => format.rate(row.out_per_s) },
-  { key: "failed", label: "Released", sort: "failed", align: "number", hint: "Messages released per second, failures among them", render: (row) => format.rate(row.failed_per_s) },
+  { key: "failed", label: "Failed", sort: "failed", align: "number", hint: "Messages whose work failed, per second", render: (row) => format.rate(row.failed_per_s) },
   {
     key: "recent",
     label: "Trend",
@@ -112,7 +112,7 @@ function Sums({ sums }) {
     <${Stat} label="poisoned" tone=${sums.poisoned ? "bad" : ""} href=${to({ sort: "poisoned" })}>${format.short(sums.poisoned)}<//>
     <${Stat} label="in">${format.rate(sums.in_per_s)}<//>
     <${Stat} label="out">${format.rate(sums.out_per_s)}<//>
-    <${Stat} label="released">${format.rate(sums.failed_per_s)}<//>
+    <${Stat} label="failed">${format.rate(sums.failed_per_s)}<//>
   </div>`;
 }
 

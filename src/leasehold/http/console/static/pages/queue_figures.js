@@ -80,7 +80,7 @@ function Throughput({ span, figures, live }) {
     ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no figures of the past. The setting is <code>event_log</code>.<//>`}
     ${data?.logged && html`<${Plot} data=${columns} series=${SERIES} label=${inWords(columns, name)} />`}
     ${data?.logged && data.complete === false && data.reached_ms && html`<p class="faint">Figures reach back to <${Moment} ms=${data.reached_ms} />; what was before was not looked at.</p>`}
-    ${live?.in_per_s != null && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} released.</p>`}
+    ${live?.in_per_s != null && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} failed.</p>`}
   <//>`;
 }
 
