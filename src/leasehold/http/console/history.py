@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -43,9 +44,8 @@ ADVISED_S: Final = 60.0
 """The same for advice, unless the settings change."""
 ADVISED_OF_S: Final = 86_400
 """Advice is from events of so long, if the log is not too large for one page."""
-ADVISED_FROM: Final = 6_000
-"""And of so many: of three times as many the statistics take twice as long, and advise much the
-same."""
+ADVISED_FROM: Final = 10_000
+"""And of so many: of twice as many it takes longer than a page may, and is much the same."""
 MOST_KEPT: Final = 100
 """Queues whose figures are kept so long."""
 
@@ -228,6 +228,9 @@ class _Advised(NamedTuple):
 
 def _advice_from(events: list[Event], today_s: int, now_ms: int) -> dict[str, Any]:
     """Load the statistics, which takes a moment the first time, and ask them."""
+    # Their matrices are tiny. With a thread for each core, which wait for each other by spinning,
+    # a fit takes twice to six times the processor time, most beside other work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     module: Any = importlib.import_module("leasehold.advisor.recent")
     made: dict[str, Any] = module.advice_from(events, today_s, now_ms)
     return made
