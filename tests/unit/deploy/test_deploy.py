@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from leasehold.server.settings import all_settings, load_settings
+from leasehold.server.settings import SettingsError, all_settings, load_settings
 from leasehold.server.settings.sources import FILE_VARIABLE, PREFIX
 
 ROOT = Path(__file__).parents[3]
@@ -217,7 +217,8 @@ def test_a_store_on_a_volume_has_one_server() -> None:
 def test_the_settings_of_the_chart_can_be_used(values: str) -> None:
     """All names are those of settings, and the server would start with what is not secret."""
     (container,) = pods(values)["leasehold"]["containers"]
-    given = {each["name"]: each.get("value") for each in container["env"]}
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    given = {name: value for name, value in env.items() if name.startswith(PREFIX)}
     assert given.keys() <= {f"{PREFIX}{name.upper()}" for name in all_settings()}
     secret = {name for name, value in given.items() if value is None}
     assert secret == {f"{PREFIX}{name}" for name in ("ACCOUNTS", "INSPECTORS")} | (
@@ -227,6 +228,50 @@ def test_the_settings_of_the_chart_can_be_used(values: str) -> None:
     plain = {name: value for name, value in given.items() if value is not None}
     plain |= {f"{PREFIX}ACCOUNTS": f"shop:{key}", f"{PREFIX}HOST": "0.0.0.0"}
     load_settings({}, environment=plain)
+
+
+def test_the_image_has_what_settings_ask_for() -> None:
+    """Each extra that a setting needs is installed in the image; so no setting stops its start."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    (installed,) = re.findall(r"'\.\[([\w,]+)\]' *$", text.partition("AS spark")[0], re.MULTILINE)
+    said = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    needed = set(re.findall(r"extra `([\w-]+)`", said))
+    assert "otel" in needed
+    assert needed <= set(installed.split(","))
+
+
+def test_the_image_serves_programs_of_its_host(tmp_path: Path) -> None:
+    """With the image's variables and the switch, the development account is served to all hosts.
+
+    As those of a published port, whose address is none of the container's own.
+    """
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").rpartition("FROM ")[2]
+    image = dict(re.findall(rf"\b({PREFIX}\w+)=(\S+)", text))
+    assert image.keys() == {f"{PREFIX}{name}" for name in ("HOST", "DATA", "LOG_FORMAT")}
+    image[f"{PREFIX}DATA"] = str(tmp_path / "data")
+    with pytest.raises(SettingsError, match="accounts"):
+        load_settings({}, environment=image)
+    image[f"{PREFIX}DEV_ACCOUNT"] = "insecure"
+    settings = load_settings({}, environment=image).settings
+    assert settings.dev_account_on()
+    assert settings.host == "0.0.0.0"
+
+
+def test_traces_are_switched_on_by_values() -> None:
+    """Servers and workers know where to send them; a variable of a setting has no second way."""
+    for name in ("leasehold", "leasehold-films"):
+        (container,) = pods("postgresql")[name]["containers"]
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.monitoring.svc:4318"
+        assert given["OTEL_TRACES_SAMPLER_ARG"] == "0.05"
+    (servers,) = pods("postgresql")["leasehold"]["containers"]
+    assert {"name": f"{PREFIX}TRACING", "value": "true"} in servers["env"]
+    args = {
+        name: pods("postgresql")[f"leasehold-{name}"]["containers"][0]["args"]
+        for name in ("films", "jobs")
+    }
+    assert ("--tracing" in args["films"], "--tracing" in args["jobs"]) == (True, False)
+    assert "LEASEHOLD_PORT" in refuses("--set", "environment.LEASEHOLD_PORT=1")
 
 
 def test_a_worker_is_given_the_time_that_it_takes() -> None:

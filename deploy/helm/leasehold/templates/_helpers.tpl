@@ -135,6 +135,9 @@ spec:
         - name: LEASEHOLD_{{ upper $name }}
           value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
         {{- end }}
+        {{- with include "leasehold.environment" . | trim }}
+        {{- . | nindent 8 }}
+        {{- end }}
       {{- with .Values.environmentSecrets }}
       envFrom:
         {{- range . }}
@@ -189,6 +192,13 @@ spec:
         secretName: {{ . }}
         defaultMode: 0440
     {{- end }}
+{{- end -}}
+
+{{- define "leasehold.environment" -}}
+{{- range $name, $value := .Values.environment }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
 {{- end -}}
 
 {{- define "leasehold.probe" -}}
