@@ -249,8 +249,22 @@ def test_what_a_url_needs_is_asked_for_beside_the_command() -> None:
     assert "'.[analysis]'" in need
 
 
+def test_the_page_on_installing_names_every_extra() -> None:
+    """All but those that only developers of Leasehold need."""
+    page = (ROOT / "docs/howto/install.md").read_text()
+    told = {
+        name
+        for row in re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+        for name in re.findall(r"`([\w-]+)`", row)
+    }
+    assert told == set(declared()) - {"", "demo", "bench", "proof", "docs", "slow", "dev"}
+
+
 def test_no_text_names_a_package_that_is_not_published() -> None:
     """There is none of this name to install from an index: texts say how it is done today."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*")):
+        if page.is_file():
+            assert not re.search(r"install [^\n]*\bleasehold(\[|$)", page.read_text()), page
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "leasehold[" in text else ():
