@@ -31,10 +31,18 @@ from leasehold.domain.claims import (
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.commands import ReapDropped
 from leasehold.domain.events import KeepNote
-from leasehold.domain.model import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
+from leasehold.domain.model import (
+    NO_DETAIL,
+    AccessPolicy,
+    BodyRef,
+    Detail,
+    ErrorReport,
+    Lease,
+    Outcome,
+)
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
 from leasehold.domain.sessions import OpenSession
-from leasehold.domain.transactions import Publish, Stage
+from leasehold.domain.transactions import AlikePuts, Publish, Stage
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 
@@ -150,6 +158,20 @@ def _fill_grouped(ask: Callable[[AnyCommand], Any]) -> None:
     ask(c.Receive("coho", "grouped", 1, 3600))
     stream = ask(AttachStream("coho", "grouped", "daily"))
     ask(OpenClaim("coho", "grouped", "daily", stream.token, 1, 1, 3600))
+    _fill_alike(ask)
+
+
+def _fill_alike(ask: Callable[[AnyCommand], Any]) -> None:
+    """Leave messages that were staged together, some of them gone and some in a claim."""
+    ask(c.CreateQueue("coho", "alike", {}))
+    bodies = [b"%02d" % number * 200 for number in range(20)]
+    alike = AlikePuts("coho", "alike", bodies, b"a" * 200, 0, None, NO_DETAIL, 8)
+    ask(Stage("coho", "many", "", 0, alike))
+    ask(Publish("coho", "many"))
+    for lease in ask(c.Receive("coho", "alike", 3, 3600)):
+        ask(c.Complete("coho", "alike", lease.message.message_id, lease.receipt))
+    stream = ask(AttachStream("coho", "alike", "hourly"))
+    ask(OpenClaim("coho", "alike", "hourly", stream.token, 1, 10, 3600))
 
 
 def main(target: Path) -> None:

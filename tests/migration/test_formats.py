@@ -60,6 +60,10 @@ OLD_DATABASES = {
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAJZU-9Vp_i8qj2shDQMewVI",
     ),
+    "format9.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAALryThcYoZTRKgwXCEUv8G_",
+    ),
 }
 
 
@@ -246,6 +250,23 @@ def test_messages_of_groups(old: Old) -> None:
         (b"2", "blue", MessageState.VISIBLE),
         (b"3", "acme", MessageState.VISIBLE),
     ]
+
+
+@formats(9)
+def test_bodies_of_messages_staged_together(old: Old) -> None:
+    """Each has its own, in a claim or waiting, and nothing is left when they are gone."""
+    page = old.ask(o.Inspect("coho", "alike", EVERYTHING, "", 100))
+    assert [each.message.body for each in page.messages] == [
+        b"%02d" % n * 200 for n in range(3, 20)
+    ]
+    read = ReadClaim("coho", "alike", "hourly", 1, 0, 1, "", 100, columns=True)
+    assert b"".join(old.ask(read).bodies) == b"".join(b"%02d" % n * 200 for n in range(3, 13))
+    stream = old.ask(GetStream("coho", "alike", "hourly"))
+    old.ask(SettleClaims("coho", "alike", "hourly", stream.token, 1))
+    for lease in old.ask(c.Receive("coho", "alike", 30, 30)):
+        old.ask(c.Complete("coho", "alike", lease.message.message_id, lease.receipt))
+    old.ask(c.ReapDropped(100))
+    assert old.store._state.cursor.execute("SELECT * FROM body_segment").fetchall() == []
 
 
 @formats(1)

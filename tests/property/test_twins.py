@@ -169,9 +169,12 @@ def twins(tmp_path: Path) -> Iterator[Twins]:
     both.tested.close()
 
 
-def play(twins: Twins, seed: int, rounds: int, steps: Sequence[int] = (1, 5, 20)) -> None:
+def play(
+    twins: Twins, seed: int, rounds: int, steps: Sequence[int] = (1, 5, 20), alike: float = 0
+) -> None:
     rng = random.Random(seed)
     work = RandomWork(twins, rng)
+    work.alike = alike
     for _ in range(rounds):
         work.play(rng.choice(steps))
         twins.compare_all()
@@ -183,6 +186,12 @@ def play(twins: Twins, seed: int, rounds: int, steps: Sequence[int] = (1, 5, 20)
 def test_both_stores_do_the_same_for_long(twins: Twins, seed: int) -> None:
     """Some thousand operations of every kind, compared again and again."""
     play(twins, seed, 60)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_both_stores_do_the_same_with_segments(twins: Twins, seed: int) -> None:
+    """Bodies in segments are read, replaced, moved and dropped as others are."""
+    play(twins, seed, 60, alike=0.6)
 
 
 @pytest.mark.parametrize("seed", range(100, 102))

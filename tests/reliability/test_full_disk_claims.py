@@ -110,6 +110,26 @@ def test_what_was_staged_is_published_on_a_full_disk(store: SqliteStore) -> None
     assert ask(store, sg.Publish("a", "tx")).rows == 200
 
 
+def test_what_is_alike_is_drained_on_a_full_disk(store: SqliteStore) -> None:
+    """Segments of bodies give their room back, without a write for those that go with them."""
+    bodies = [b"x" * 1_000] * 1_000
+    for chunk in range(6):
+        alike = sg.AlikePuts(*QUEUE, bodies, bytes(10_000), 0, 600, NO_DETAIL, 8)
+        ask(store, sg.Stage("a", "tx", "", chunk, alike))
+    ask(store, sg.Publish("a", "tx"))
+    fill(store, 8_000)
+    again = sg.AlikePuts(*QUEUE, bodies[:20], bytes(200), 0, 600, NO_DETAIL, 8)
+    assert isinstance(ask(store, sg.Stage("a", "more", "", 0, again)), StoreFull)
+    token = ask(store, cl.AttachStream(*QUEUE, "s")).token
+    while ask(store, cl.OpenClaim(*QUEUE, "s", token, 1, 6_000, 60)).claim.state == "opening":
+        pass
+    ask(store, cl.SettleClaims(*QUEUE, "s", token, 1))
+    while ask(store, c.ReapDropped(1_000)).count:
+        pass
+    assert store.relieve()
+    assert ask(store, sg.Stage("a", "more", "", 0, again)).rows == 20
+
+
 @pytest.mark.long
 def test_a_log_that_fills_the_disk_gives_way(small_disk: Path, tmp_path: Path) -> None:
     """Without a restart, and without anything to drain, messages can be sent again."""

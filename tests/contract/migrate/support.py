@@ -12,7 +12,7 @@ from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
-from leasehold.domain.model import Detail
+from leasehold.domain.model import NO_DETAIL, Detail
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.migrate.checking import Checked, Level, check, read_sqlite
@@ -103,6 +103,11 @@ def worked_on(place: Place, seed: int = 1, steps: int = 250) -> tuple[Asker, Ran
     asker.ask(c.SetQueueSettings(OTHER, "theirs", QueueSettings(max_receives_per_s=5)))
     # What PostgreSQL keeps in other words.
     asker.receive(holder="who\0 or \uffff or \xe9")
+    # Bodies that SQLite keeps in segments.
+    bodies = [b"%d" % number * 400 for number in range(20)]
+    alike = sg.AlikePuts(OTHER, "theirs", bodies, bytes(200), 0, 600, NO_DETAIL, 8)
+    asker.ask(sg.Stage(OTHER, "alike", "", 0, alike))
+    asker.ask(sg.Publish(OTHER, "alike"))
     work = RandomWork(asker, random.Random(seed))
     work.play(steps)
     return asker, work

@@ -25,6 +25,7 @@ POSTGRES_TYPES = {
 }
 OF_ONE_DATABASE = {
     "meta": "its values are moved one by one",
+    "body_segment": "bodies move as if each stood by itself",
     "format": "which migrations were made here",
     "change": "what servers agree on",
     "waiting": "which servers wait here",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from leasehold.domain import admin as o
@@ -75,6 +75,8 @@ class RandomWork:
         self._sessions: list[s.Session] = []
         self._tokens: dict[tuple[str, str], int] = {}
         self._names = 0
+        self.alike = 0.0
+        """The share of staged chunks whose messages differ by their bodies alone."""
         self.operations = 0
         """Messages put, leased, given back, staged and so on, and other commands."""
         self._queues = (*QUEUES, *(f"{name}-poison" for name in QUEUES))
@@ -291,7 +293,12 @@ class RandomWork:
 
     def _stage(self) -> None:
         self._names += self._rng.random() < 0.5
-        puts = tuple(self._put_commands())
+        puts: Sequence[c.Put] = tuple(self._put_commands())
+        if self.alike and self._rng.random() < self.alike:
+            count = self._rng.randint(1, 20)
+            bodies = [self._rng.randbytes(self._rng.randint(257, 600)) for _ in range(count)]
+            drawn, queue = self._rng.randbytes(10 * count), self._queue()
+            puts = sg.AlikePuts(ACCOUNT, queue, bodies, drawn, 0, 600, NO_DETAIL, 8)
         part = self._rng.choice(["p", "q"])
         command = sg.Stage(ACCOUNT, f"t{self._names}", part, 0, puts, self._rng.choice([5, 600]))
         self._ask(command, len(puts))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain import admin as o
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as sg
 from leasehold.domain.errors import (
@@ -24,7 +25,7 @@ from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NEVER_MS, NO_DETAIL, Detail, MessageState, Outcome, Phase
 from leasehold.domain.transactions import StagedPart, TransactionState
 
-from .conftest import ACCOUNT, QUEUE, Asker
+from .conftest import ACCOUNT, QUEUE, STREAM, Asker
 
 
 def published(**queues: int) -> sg.Published:
@@ -84,6 +85,76 @@ def test_messages_that_are_alike_are_as_others(asker: Asker, delay_s: int, detai
     assert times == {
         (one.inserted_at_ms, one.expires_at_ms, one.visible_since_ms) for one in messages
     }
+
+
+def stage_bodies(asker: Asker, bodies: list[bytes], chunk: int = 0) -> None:
+    """Stage messages that differ by their bodies alone."""
+    drawn = bytes(number % 251 for number in range(10 * len(bodies)))
+    alike = sg.AlikePuts(ACCOUNT, QUEUE, bodies, drawn, 0, 600, NO_DETAIL, 8)
+    assert asker.ask(sg.Stage(ACCOUNT, "tx", "", chunk, alike)).chunks == chunk + 1
+
+
+def middling(count: int, first: int = 0) -> list[bytes]:
+    """Return bodies that are too large for a row and too small for pages of their own."""
+    return [b"%04d" % number + b"." * (300 + number * 97 % 3500) for number in range(first, count)]
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 40])
+def test_many_bodies_that_are_alike_are_as_others(asker: Asker, count: int) -> None:
+    """Each message has its own body, whichever of them go first, and can be given another."""
+    bodies = middling(count)
+    stage_bodies(asker, bodies)
+    asker.put("before")
+    assert asker.publish() == published(videos=count)
+    assert sorted(asker.bodies(100)) == sorted([b"before", *bodies])
+    messages = [seen.message for seen in asker.inspect(limit=100).messages]
+    assert sorted(message.body for message in messages) == sorted([b"before", *bodies])
+    leases = [lease for lease in asker.receive(100) if lease.message.body != b"before"]
+    assert [lease.message.body for lease in leases] == bodies
+    for lease in leases[1::3]:
+        asker.complete(lease)
+    changed = b"another" * 100
+    renewed = asker.renew(leases[0], 10, changed)
+    assert renewed.message.body == changed
+    asker.clock.advance(s=30)
+    left = [changed, *(body for place, body in enumerate(bodies) if place and place % 3 != 1)]
+    leases = [lease for lease in asker.receive(100) if lease.message.body != b"before"]
+    assert sorted(lease.message.body for lease in leases) == sorted(left)
+    for lease in leases:
+        asker.complete(lease)
+    assert asker.inspected(100) == [(b"before", "leased")]
+
+
+@pytest.mark.parametrize("limit", [3, 100])
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_claim_of_many_bodies_that_are_alike(asker: Asker, limit: int, columns: bool) -> None:
+    """They are read in their order, in parts and pages, and count for a bound of bytes."""
+    bodies = middling(60)
+    stage_bodies(asker, bodies[:45])
+    stage_bodies(asker, bodies[45:], 1)
+    asker.publish()
+    asker.attach()
+    bound = sum(map(len, bodies[:50]))
+    asker.claim(1, 100, max_bytes=bound)
+    found, after = [], ""
+    for part in range(2):
+        while True:
+            command = cl.ReadClaim(ACCOUNT, QUEUE, STREAM, 1, part, 2, after, limit, columns)
+            page = asker.ask(command)
+            if isinstance(page, cl.MemberPage):
+                found += [message.body for message in page.messages]
+            else:
+                joined, at = b"".join(page.bodies), 0
+                for size in page.sizes:
+                    found.append(joined[at : at + size])
+                    at += size
+            if page.next_after is None:
+                break
+            after = page.next_after
+        after = ""
+    assert found == bodies[:50]
+    asker.settle()
+    assert asker.bodies(100) == bodies[50:]
 
 
 def test_a_listing_mixes_staged_messages_in(asker: Asker) -> None:

@@ -122,6 +122,8 @@ def test_a_store_that_is_not_there(named: str) -> None:
         ("UPDATE message SET partition = 77 WHERE row_key = 2", "rows of no queue"),
         ("INSERT INTO message_body VALUES (2, x'00')", "bodies of no message"),
         ("UPDATE message SET place = 1 WHERE row_key = 2", "messages of no body"),
+        ("INSERT INTO body_segment VALUES (1, 16, x'00')", "segments of no message"),
+        ("UPDATE message SET place = 3, body = x'31' WHERE row_key = 2", "messages of no segment"),
         ("INSERT INTO message_saved VALUES (2, '{}')", "saved of no message"),
         ("UPDATE message SET saved = 1 WHERE row_key = 2", "messages of nothing saved"),
         ("UPDATE meta SET value = 1 WHERE name = 'row_keys_reserved'", "row keys"),

@@ -17,7 +17,7 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.filters import EVERYTHING
-from leasehold.domain.model import BodyRef, Detail, Lease, MessageState
+from leasehold.domain.model import NO_DETAIL, BodyRef, Detail, Lease, MessageState
 from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
@@ -92,6 +92,7 @@ class Tried:
         tables = (
             "message",
             "message_body",
+            "body_segment",
             "staged_transaction",
             "staged_part",
             "staged_slot",
@@ -275,6 +276,53 @@ def test_messages_of_a_published_transaction_are_as_any_other(tried: Tried) -> N
     tried.clock.advance(s=st.REMEMBER_S)
     assert tried.ask(st.ExpireStaged(10)) == c.Swept(1)
     assert tried.sizes() == {"message": 4, "message_body": 1}
+
+
+# --- segments ------------------------------------------------------------------------------------
+
+
+def test_a_segment_goes_with_its_last_message(tried: Tried) -> None:
+    """In whatever order they go; the last of a batch can be fewer than sixteen."""
+    for number, count in enumerate((20, 5)):
+        bodies = [b"%d" % each * 300 for each in range(count)]
+        alike = st.AlikePuts("a", QUEUE, bodies, bytes(10 * count), 0, 600, NO_DETAIL, 8)
+        tried.ask(st.Stage("a", "tx", "", number, alike, timeout_s=3600))
+    tried.publish()
+    assert tried.rows("SELECT first_key, last_key FROM body_segment") == [
+        (1, 16),
+        (17, 20),
+        (21, 25),
+    ]
+    leases = tried.receive()
+    assert len(leases) == 25
+
+    def complete(*row_keys: int) -> None:
+        for key in row_keys:
+            message = leases[key - 1].message
+            tried.ask(c.Complete("a", QUEUE, message.message_id, leases[key - 1].receipt))
+
+    complete(20, 17, 19)
+    assert tried.sizes()["body_segment"] == 3
+    complete(18)
+    assert tried.rows("SELECT first_key FROM body_segment") == [(1,), (21,)]
+    complete(*range(1, 16))
+    assert tried.sizes()["body_segment"] == 2
+    renewed = c.Renew("a", QUEUE, leases[15].message.message_id, leases[15].receipt, 30, LARGE)
+    assert tried.ask(renewed).message.body == LARGE
+    assert tried.rows("SELECT first_key FROM body_segment") == [(21,)]
+    complete(*range(21, 26))
+    assert tried.sizes() == {"message": 1, "message_body": 1, "staged_transaction": 1}
+
+
+@pytest.mark.parametrize("sizes", [(257, 4_096, 256), (257, 4_097), (1, 2, 3)])
+def test_other_bodies_are_not_in_segments(tried: Tried, sizes: tuple[int, ...]) -> None:
+    """Where one is small enough for its row, or large enough for a page of its own."""
+    bodies = [b"x" * size for size in sizes]
+    alike = st.AlikePuts("a", QUEUE, bodies, bytes(10 * len(bodies)), 0, 600, NO_DETAIL, 8)
+    tried.ask(st.Stage("a", "tx", "", 0, alike))
+    assert "body_segment" not in tried.sizes()
+    tried.publish()
+    assert tried.bodies() == bodies
 
 
 # --- dropping ------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def check(reader: Reader) -> Iterator[Checked]:
         yield said("mark", Level.OK, f"may be served{gone}")
     yield reader.integrity()
     yield _counts(reader)
-    for name, query, meaning in _ORPHANS:
+    for name, query, meaning in (*_ORPHANS, *_ORPHANS_OF.get(reader.kind, ())):
         yield _orphans(reader, name, query, meaning)
     yield _row_keys(reader)
     yield from _log(reader)
@@ -207,6 +207,30 @@ _ORPHANS: Final = (
         "streams of queues that are not there",
     ),
 )
+_ORPHANS_OF: Final = {
+    "sqlite": (
+        (
+            "segments of no message",
+            (
+                "SELECT first_key FROM body_segment s WHERE NOT EXISTS (SELECT 1 FROM message m"
+                " WHERE m.row_key BETWEEN s.first_key AND s.last_key AND m.place = 3)"
+            ),
+            "segments of bodies without a message",
+        ),
+        (
+            "messages of no segment",
+            (
+                "SELECT row_key FROM message m WHERE place = 3 AND NOT EXISTS (SELECT 1 FROM"
+                " body_segment s WHERE m.row_key <= s.last_key"
+                " AND s.first_key = m.row_key - (CAST(m.body AS INTEGER) >> 20 & 255)"
+                " AND length(s.content) >= (CAST(m.body AS INTEGER) >> 28)"
+                " + (CAST(m.body AS INTEGER) & 1048575))"
+            ),
+            "messages without the segment that they name",
+        ),
+    ),
+}
+"""Of one kind of store only."""
 _SAVED: Final = {"sqlite": "saved = 1", "postgres": "saved"}
 
 

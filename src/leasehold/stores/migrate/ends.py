@@ -456,9 +456,13 @@ class SqlEnd:
     def _of(self, account: str, columns: str, table: str) -> list[Any]:
         return self.execute(f"SELECT {columns} FROM {table} WHERE account = $1", (account,))
 
+    def shown_as(self, table: Table) -> str:
+        """Return what to read a table from."""
+        return table.name
+
     def count(self, table: Table) -> int:
         """See :meth:`End.count`."""
-        return self.number(f"SELECT count(*) FROM {table.name}{self.where(table)}")
+        return self.number(f"SELECT count(*) FROM {self.shown_as(table)}{self.where(table)}")
 
     def partitions(self) -> set[int]:
         """See :meth:`End.partitions`."""

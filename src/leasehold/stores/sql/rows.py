@@ -216,8 +216,13 @@ INLINE_BYTES: Final = 256
 
 With larger ones in the row, each lease wrote them again: a claim of 100,000 messages of 1 KiB took
 1.6 s instead of 0.15."""
-HERE, APART, OUTSIDE = range(3)
-"""Where a body is; see the migration."""
+SEGMENT_BODIES: Final = 16
+"""Bodies in one segment: what is left of it stays until its last message goes, and who reads one
+body reads all of them."""
+SEGMENT_BODY_BYTES: Final = 4096
+"""Larger bodies have pages of their own anyway, which are freed as quickly."""
+HERE, APART, OUTSIDE, IN_SEGMENT = range(4)
+"""Where a body is; see the migrations."""
 
 
 def placed(message: Message) -> tuple[bytes, int, bytes | None]:

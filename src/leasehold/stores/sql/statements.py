@@ -1,7 +1,8 @@
 """Loader of named SQL statements: a query is text in a ``.sql`` file, never a Python string.
 
-A file is a row of statements, each under a comment line ``-- name: NAME``. Lines before the first
-name, and further comments, are for the reader.
+A file is a row of statements, each under a comment line ``-- name: NAME``. What many have in common
+is under ``-- part: NAME``, and they say ``{NAME}``. Lines before the first name, and further
+comments, are for the reader.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Any, Final, Protocol
 
-_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 
 
 def load_queries(package: str, file_name: str = "queries.sql") -> dict[str, str]:
     """Return the statements of *file_name* in *package* by name, without their comments."""
     text = (files(package) / file_name).read_text(encoding="utf-8")
-    parts = _NAME.split(text)
-    return {
-        name: "\n".join(
-            line for line in body.splitlines() if line.strip() and not line.startswith("--")
-        )
-        for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    found = _NAME.split(text)
+    parts: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    for kind, name, body in zip(found[1::3], found[2::3], found[3::3], strict=True):
+        lines = [line for line in body.splitlines() if line.strip() and not line.startswith("--")]
+        (parts if kind == "part" else queries)[name] = "\n".join(lines)
+    for part, expression in parts.items():
+        queries = {name: sql.replace(f"{{{part}}}", expression) for name, sql in queries.items()}
+    return queries
 
 
 def many_rows(statement: str, count: int) -> str:

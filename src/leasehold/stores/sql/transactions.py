@@ -7,7 +7,7 @@ published with one statement for each lane, and dropped by leaving the partition
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import Any, Final, TypeAlias
 
 from leasehold.domain import commands as c
@@ -35,7 +35,15 @@ from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, Recorder, columns_of
-from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE, claim_keys
+from leasehold.stores.sql.rows import (
+    APART,
+    HERE,
+    INLINE_BYTES,
+    OUTSIDE,
+    SEGMENT_BODIES,
+    SEGMENT_BODY_BYTES,
+    claim_keys,
+)
 from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import StagedBook, State, TransactionRow, rows_in
 
@@ -483,13 +491,33 @@ class StagedRows:
         )
         phase = int(Phase.DELAYED if delay_s else Phase.WAITING)
         more = None if detail is NO_DETAIL else detail_to_json(detail)
-        bodies = state.bodies_of(puts.bodies)
-        times = now_ms, expires_at_ms, visible_at_ms, phase
-        bounds = (row_key, lane, ids, *times, more, INLINE_BYTES, bodies)
-        state.cursor.execute(state.sql["put_alike"], bounds)
-        state.cursor.execute(state.sql["put_bodies"], (row_key, INLINE_BYTES, bodies))
+        bounds = (row_key, lane, ids, now_ms, expires_at_ms, visible_at_ms, phase, more)
+        sizes = list(map(len, puts.bodies))
+        if min(sizes) > INLINE_BYTES and max(sizes) <= SEGMENT_BODY_BYTES:
+            self._insert_segments(row_key, puts.bodies, sizes, bounds)
+        else:
+            bodies = state.bodies_of(puts.bodies)
+            state.cursor.execute(state.sql["put_alike"], (*bounds, INLINE_BYTES, bodies))
+            state.cursor.execute(state.sql["put_bodies"], (row_key, INLINE_BYTES, bodies))
         core = (now_ms, expires_at_ms, visible_at_ms, 0, 0, phase, now_ms, 0, 0)
         share.alike = columns_of((ids,), core, (lane,), (more,))
+
+    def _insert_segments(
+        self, row_key: int, bodies: Sequence[bytes], sizes: list[int], bounds: tuple[Any, ...]
+    ) -> None:
+        """Insert messages whose bodies stand in segments; see the migration."""
+        state, segments, places = self._state, [], []
+        for first in range(0, len(sizes), SEGMENT_BODIES):
+            own = sizes[first : first + SEGMENT_BODIES]
+            key, content = row_key + first, b"".join(bodies[first : first + SEGMENT_BODIES])
+            segments.append((key, key + len(own) - 1, content))
+            ends = accumulate(own, initial=0)
+            places += [
+                end << 28 | at << 20 | size
+                for at, (end, size) in enumerate(zip(ends, own, strict=False))
+            ]
+        state.cursor.executemany(state.sql["put_segment"], segments)
+        state.cursor.execute(state.sql["put_in_segments"], (*bounds, state.keys_of(places)))
 
     def _fill(self, now_ms: int) -> None:
         command, rows, bodies = self._command, self.rows, self.bodies

@@ -1,5 +1,31 @@
 The statements of the SQLite store. Identifiers never come from users; values are always bound.
 
+-- part: BODY
+-- Of a row, wherever it stands; see the migrations exactly_once and segments.
+CASE place WHEN 0 THEN body WHEN 3 THEN
+    (SELECT substr(content, (CAST(body AS INTEGER) >> 28) + 1, CAST(body AS INTEGER) & 1048575)
+     FROM body_segment WHERE first_key = message.row_key - (CAST(body AS INTEGER) >> 20 & 255))
+ELSE coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'') END
+
+-- part: JOINED
+-- The same with SEGMENTS, which SQLite reads once for rows in order, and BODY for each.
+CASE place WHEN 3
+     THEN substr(s.content, (CAST(body AS INTEGER) >> 28) + 1, CAST(body AS INTEGER) & 1048575)
+     WHEN 0 THEN body
+     ELSE coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'') END
+
+-- part: SEGMENTS
+LEFT JOIN body_segment s
+    ON s.first_key = iif(place = 3, row_key - (CAST(body AS INTEGER) >> 20 & 255), NULL)
+
+-- part: SIZE
+-- Of a body, where it can be without reading it.
+CASE place WHEN 0 THEN length(body) WHEN 3 THEN CAST(body AS INTEGER) & 1048575
+     WHEN 1 THEN iif(length(body), CAST(body AS INTEGER),
+                     coalesce((SELECT length(content) FROM message_body b
+                               WHERE b.row_key = message.row_key), 0))
+     ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
+
 -- name: load_meta
 SELECT name, value FROM meta
 
@@ -73,6 +99,17 @@ FROM carray(?10)
 INSERT INTO message_body (row_key, content)
 SELECT ?1 + rowid - 1, value FROM carray(?3) WHERE length(value) > ?2
 
+-- name: put_in_segments
+-- The same where each body is in a segment, at the places given.
+INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+                     dequeue_count, fence, body, phase, since_ms, detail, place)
+SELECT ?1 + rowid - 1, ?2, substr(?3, rowid * 16 - 15, 16), ?4, ?5, ?6, 0, 0,
+       CAST(value AS BLOB), ?7, ?4, ?8, 3
+FROM carray(?9)
+
+-- name: put_segment
+INSERT INTO body_segment (first_key, last_key, content) VALUES (?, ?, ?)
+
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES (?, ?)
 
@@ -115,8 +152,7 @@ SELECT 1 FROM message INDEXED BY message_by_body_key WHERE body = ? AND place = 
 -- Plan: SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms>? AND
 -- visible_at_ms<?), no sort. The lower bound spares the receives that come while many messages have
 -- expired and none of them is retired yet.
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message INDEXED BY message_by_visibility
@@ -134,10 +170,7 @@ ORDER BY visible_at_ms, row_key LIMIT ?3
 -- The length of a body is known without reading it.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
-       CASE place WHEN 0 THEN length(body)
-            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
-                                  WHERE b.row_key = message.row_key), 0)
-            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
+       {SIZE}
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?5 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
@@ -161,10 +194,7 @@ SELECT count(*), max(dequeue_count), max(detail IS NOT NULL),
        min(inserted_at_ms), max(inserted_at_ms), min(expires_at_ms), max(expires_at_ms),
        min(visible_at_ms), max(visible_at_ms), min(fence), max(fence), min(phase), max(phase)
 FROM (SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count,
-             fence, phase, detail, CASE WHEN place = 0 THEN length(body)
-             WHEN length(body) THEN CAST(body AS INTEGER)
-             ELSE coalesce((SELECT length(content) FROM message_body b
-                            WHERE b.row_key = message.row_key), 0) END AS size
+             fence, phase, detail, {SIZE} AS size
       FROM message INDEXED BY message_by_visibility
       WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
       ORDER BY visible_at_ms, row_key LIMIT ?3)
@@ -173,8 +203,7 @@ FROM (SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, 
 -- Of each of some groups the next that was never received, and the next that was. Names come as bytes,
 -- as texts of carray can have no character 0.
 SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-       dequeue_count, fence, iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       dequeue_count, fence, {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM carray(?2) g CROSS JOIN message
@@ -196,8 +225,7 @@ WHERE row_key IN (
 -- other row: with it whether anything was received that is visible up to some moment (?4), and when
 -- the one behind it is visible. An entry of the index may be of a message that has expired.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
        group_id,
@@ -218,8 +246,7 @@ WHERE row_key = (
 -- name: group_front
 -- The same of one group, in 6 us and not 10.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
        group_id,
@@ -259,10 +286,7 @@ WHERE row_key IN (
 SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
        dequeue_count, fence, x'', phase, since_ms,
        visible_since_ms, renewals, holder, detail, partition, session, NULL,
-       CASE place WHEN 0 THEN length(body)
-            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
-                                  WHERE b.row_key = message.row_key), 0)
-            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
+       {SIZE}
 FROM carray(?2) g CROSS JOIN message
 WHERE row_key IN (
     SELECT row_key FROM (
@@ -413,18 +437,14 @@ SELECT name,
 FROM found CROSS JOIN kinds WHERE name IS NOT NULL AND at_ms IS NOT NULL
 
 -- name: bytes_of_lane
-SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
-            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
-                                  WHERE b.row_key = message.row_key), 0)
-            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END), 0)
+SELECT coalesce(sum({SIZE}), 0)
 FROM message INDEXED BY message_by_visibility WHERE partition = ?
 
 -- name: members
 -- Of one lane of a claim, in their order, from a moment on. Who reads a claim is not shown what was
 -- saved.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?2
@@ -434,8 +454,7 @@ ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 -- The rest of a moment. A pair of moment and row to compare with would walk over all of the moment
 -- again: messages published together share one.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
@@ -450,8 +469,7 @@ ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 
 -- name: member_columns
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        detail, partition
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?2
@@ -459,8 +477,7 @@ ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 
 -- name: member_columns_of_moment
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       {BODY},
        detail, partition
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
@@ -475,10 +492,9 @@ SELECT count(*), max(detail IS NOT NULL), CAST(group_concat(message_id, '') AS B
        min(visible_at_ms), max(visible_at_ms), min(dequeue_count), max(dequeue_count),
        min(fence), max(fence)
 FROM (SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-             iif(place = 0, body, coalesce((SELECT content FROM message_body b
-                                            WHERE b.row_key = message.row_key), x'')) AS content,
+             {JOINED} AS content,
              detail
-      FROM message INDEXED BY message_by_visibility
+      FROM message INDEXED BY message_by_visibility {SEGMENTS}
       WHERE partition = ?1 AND visible_at_ms >= ?2
       ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4)
 
@@ -489,10 +505,9 @@ SELECT count(*), max(detail IS NOT NULL), CAST(group_concat(message_id, '') AS B
        min(visible_at_ms), max(visible_at_ms), min(dequeue_count), max(dequeue_count),
        min(fence), max(fence)
 FROM (SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-             iif(place = 0, body, coalesce((SELECT content FROM message_body b
-                                            WHERE b.row_key = message.row_key), x'')) AS content,
+             {JOINED} AS content,
              detail
-      FROM message INDEXED BY message_by_visibility
+      FROM message INDEXED BY message_by_visibility {SEGMENTS}
       WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
       ORDER BY row_key LIMIT ?4)
 
@@ -660,8 +675,7 @@ UPDATE message SET visible_at_ms = ?1, dequeue_count = ?2, fence = ?3, phase = 2
 WHERE row_key = ?6
 
 -- name: get_message
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message
@@ -669,8 +683,7 @@ WHERE row_key = ? AND visible_at_ms IS NOT NULL
 
 -- name: find_message
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
-       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
        visible_at_ms IS NULL
@@ -807,8 +820,7 @@ WHERE row_key > ?1 AND row_key <= ?2 ORDER BY row_key LIMIT ?3
 
 -- name: rows_of_keys
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
-       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
-           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, {BODY},
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
        visible_at_ms IS NULL
@@ -1035,3 +1047,19 @@ ORDER BY key LIMIT ?
 DELETE FROM body_garbage
 WHERE key = ?1 AND NOT EXISTS (SELECT 1 FROM message INDEXED BY message_by_body_key
                                WHERE body = CAST(?1 AS BLOB) AND place = 2)
+
+-- Moves ------------------------------------------------------------------------------------------
+
+-- name: whole_message
+-- Messages and bodies as if there were no segments.
+CREATE TEMP VIEW whole_message AS
+SELECT row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count,
+       fence, iif(place = 3, x'', body) AS body, phase, since_ms, visible_since_ms, renewals,
+       holder, detail, iif(place = 3, 1, place) AS place, session, saved, group_id
+FROM message
+
+-- name: whole_message_body
+CREATE TEMP VIEW whole_message_body AS
+SELECT row_key, content FROM message_body
+UNION ALL
+SELECT row_key, {JOINED} FROM message {SEGMENTS} WHERE place = 3
