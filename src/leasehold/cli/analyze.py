@@ -172,7 +172,7 @@ class AnalyzeCommand(RemoteCommand):
     help="Memory of Spark, as 2g.",
 )
 def analyze(session: Session, given: dict[str, Any], **options: Any) -> None:
-    """Find out from the event log which timeouts would have been better, and what is going wrong.
+    """Analyze the event log: better timeouts, and what goes wrong.
 
     For each queue and type of message: the visibility timeout or plan of renewal that costs least,
     what the log's messages would have met with it; queues that should be parted; when messages will

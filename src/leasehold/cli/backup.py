@@ -64,7 +64,7 @@ Exit codes:
     help="Where the server keeps large bodies, if its settings name a place.",
 )
 def backup(store: str, folder: Path, bodies: str | None, *, as_json: bool, no_color: bool) -> None:
-    """Copy a store into a folder while servers use it, and check the copy.
+    """Back up a store while servers use it, and check the backup.
 
     STORE is the data folder of a server, or the URL of a PostgreSQL database. FOLDER must be empty
     or new. The copy is of one instant: a SQLite database, large bodies, and backup.json, which says
@@ -85,7 +85,7 @@ def backup(store: str, folder: Path, bodies: str | None, *, as_json: bool, no_co
     help="Where the server is to keep large bodies, if its settings name a place.",
 )
 def restore(folder: Path, store: str, bodies: str | None, *, as_json: bool, no_color: bool) -> None:
-    """Make a store of a backup, which is checked first and stays as it is.
+    """Restore a store from a backup, which is checked first.
 
     STORE is a new or empty folder, or the URL of a PostgreSQL database without queues; no server
     uses it yet. Receipts that were given out before the backup are void afterwards, and what was on

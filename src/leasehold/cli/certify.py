@@ -70,7 +70,7 @@ def certify(  # noqa: PLR0913 - each is an option of its own
     as_json: bool,
     lists: bool,
 ) -> None:
-    """Find out what a worker does wrong with its leases.
+    """Test whether a worker handles its leases correctly.
 
     COMMAND starts the worker, in any language. It is started for each scenario, told by its
     environment which queue to work on (CERTIFY_CONNECTION_STRING, or CERTIFY_MNS_ENDPOINT with

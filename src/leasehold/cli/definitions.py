@@ -69,7 +69,7 @@ class Change(NamedTuple):
 
 @click.group("definitions", cls=OrderedGroup)
 def definitions() -> None:
-    """Write queues with their settings to a file, and make queues as a file says."""
+    """Export queues with their settings to a file, and create queues from it."""
 
 
 @remote("export", add_to=definitions)

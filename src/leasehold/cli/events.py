@@ -210,7 +210,7 @@ def check(session: Session, **options: Any) -> None:
 @QUEUE
 @click.argument("message_id", metavar="ID")
 def trace(session: Session, queue: str, message_id: str) -> None:
-    """Tell what has happened to a message.
+    """Show the history of a message.
 
     It may be long gone: what counts is how far back the event log goes.
 

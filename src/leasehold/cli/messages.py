@@ -70,7 +70,7 @@ _WHY: Final = click.Option(
 
 @click.group("message", cls=OrderedGroup)
 def message() -> None:
-    """Send, receive, inspect and mend messages."""
+    """Send, receive, inspect and change messages."""
 
 
 for _command in (send, receive):
@@ -115,7 +115,7 @@ def list_messages(session: Session, queue: str, why: bool | None, **given: Any) 
 @filter_options()
 @QUEUE
 def inspect(session: Session, queue: str, why: bool | None, **given: Any) -> None:
-    """List messages in whatever state, and say why each is there.
+    """List messages in any state, and say why each is in it.
 
     It is message list --why. Nothing is touched.
 
@@ -173,7 +173,7 @@ def explain_message(session: Session, queue: str, message_id: str, every_s: floa
 @QUEUE
 @click.argument("message_id", metavar="[ID]", required=False)
 def explain(session: Session, queue: str, message_id: str | None, every_s: float | None) -> None:
-    """Say in a sentence why a queue or a message is as it is.
+    """Explain the state of a queue or a message in a sentence.
 
     Example: leasehold explain orders
     """

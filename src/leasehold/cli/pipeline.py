@@ -52,7 +52,7 @@ Exit codes:
 
 @click.group("pipeline", cls=OrderedGroup)
 def pipeline() -> None:
-    """Run stages on Spark executors, each message on a lease of its own."""
+    """Run the stages of a pipeline on Spark executors."""
 
 
 @pipeline.command("run", cls=RunCommand, epilog=_RUN_EPILOG)

@@ -585,13 +585,13 @@ def list_queues(session: Session, prefix: str, counts: bool, every_s: float | No
 def create(
     session: Session, queue: str, metadata: tuple[tuple[str, str], ...], **given: Any
 ) -> None:
-    """Create a queue, or find it there. One that is there must have the settings given.
+    """Create a queue if there is none. An existing one must have the settings given.
 
     Example: leasehold queue create orders --visibility-timeout 2m --max-deliveries 5
     """
     settings = patch_of(given)
     made = session.queue(queue).create(metadata=dict(metadata) or None, settings=settings or None)
-    session.screen.result(made, f"Queue {made.name} is there.")
+    session.screen.result(made, f"Queue {made.name} is ready.")
 
 
 @remote("delete", YES, add_to=queue)

@@ -409,23 +409,23 @@ _REMEDIES: Final = {
     "set.",
     "settings-differ": "Leave the settings out to take it as it is, or change them with leasehold "
     "queue set.",
-    "message-not-found": "See what is there with leasehold message list.",
+    "message-not-found": "List what there is: leasehold message list.",
     "message-leased": "Wait until then, or add --force to end the lease as well.",
-    "job-not-found": "See what is there with leasehold job list.",
-    "session-not-found": "See what is there with leasehold session list.",
-    "stream-not-found": "See what is there with leasehold stream list.",
-    "claim-not-found": "See what is there with leasehold stream show.",
+    "job-not-found": "List what there is: leasehold job list.",
+    "session-not-found": "List what there is: leasehold session list.",
+    "stream-not-found": "List what there is: leasehold stream list.",
+    "claim-not-found": "List what there is: leasehold stream show.",
     "claim-lapsed": "Its consumer can open it again with the same number; leasehold stream show "
     "tells how many members it has lost.",
     "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
     "give-back.",
-    "claim-out-of-turn": "See the claims that there are with leasehold stream show.",
-    "claim-settled": "See the claims that there are with leasehold stream show.",
+    "claim-out-of-turn": "List the claims: leasehold stream show.",
+    "claim-settled": "List the claims: leasehold stream show.",
     "body-unreadable": "Put the body back from a backup; or give the message a new one with "
     "leasehold message amend, or remove it with leasehold message remove.",
     "body-too-large": "Split it, or let the queue take larger ones: leasehold queue set "
     "--max-body-bytes.",
-    "staged-not-found": "See what is there with leasehold transaction list.",
+    "staged-not-found": "List what there is: leasehold transaction list.",
     "stale-token": "A consumer has attached meanwhile: see the stream, then try again.",
 }
 """By code: what to do, where the server speaks of requests and a person here of commands."""

@@ -110,7 +110,7 @@ def _load(late: Late) -> click.Command:
 # --- root --------------------------------------------------------------------------------------
 
 
-_THINGS: Final = "Queues, messages and what concerns them"
+_THINGS: Final = "Queues and messages"
 _WORK: Final = "Workers"
 _SHORT: Final = "Short forms"
 _ABOUT: Final = "About the command line"
@@ -122,7 +122,7 @@ LATE: Final = {
     "definitions": Late(
         "leasehold.cli.definitions",
         "definitions",
-        "Write queues with their settings to a file, and make queues as a file says.",
+        "Export queues with their settings to a file, and create queues from it.",
         _THINGS,
     ),
     "group": Late(
@@ -132,7 +132,7 @@ LATE: Final = {
         _THINGS,
     ),
     "message": Late(
-        "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
+        "leasehold.cli.messages", "message", "Send, receive, inspect and change messages.", _THINGS
     ),
     "job": Late(
         "leasehold.cli.jobs", "job", "Follow and stop purges, redrives and changes.", _THINGS
@@ -140,19 +140,19 @@ LATE: Final = {
     "backup": Late(
         "leasehold.cli.backup",
         "backup",
-        "Copy a store into a folder while servers use it, and check the copy.",
+        "Back up a store while servers use it, and check the backup.",
         _THINGS,
     ),
     "restore": Late(
         "leasehold.cli.backup",
         "restore",
-        "Make a store of a backup, which is checked first and stays as it is.",
+        "Restore a store from a backup, which is checked first.",
         _THINGS,
     ),
     "store": Late(
         "leasehold.cli.store",
         "group",
-        "Check a store; move it, or an account of it, to another; tell it that it was restored.",
+        "Check a store, move it or one of its accounts, or mark it as restored.",
         _THINGS,
     ),
     "session": Late(
@@ -161,7 +161,7 @@ LATE: Final = {
     "stream": Late(
         "leasehold.cli.streams",
         "stream",
-        "Show streams of claims; settle, park and give back their claims.",
+        "Show streams of claims; settle, park and release claims.",
         _THINGS,
     ),
     "claim": Late(
@@ -170,64 +170,63 @@ LATE: Final = {
     "transaction": Late(
         "leasehold.cli.streams",
         "transaction",
-        "Show staged messages; publish and discard them.",
+        "Show, publish and discard staged messages.",
         _THINGS,
     ),
     "events": Late("leasehold.cli.events", "events", "Read the event log.", _THINGS),
-    "trace": Late("leasehold.cli.events", "trace", "Tell what has happened to a message.", _THINGS),
+    "trace": Late("leasehold.cli.events", "trace", "Show the history of a message.", _THINGS),
     "stats": Late(
         "leasehold.cli.stats",
         "stats",
-        "Show every queue at a glance: counts, ages, rates.",
+        "Show counts, ages and rates of all queues.",
         _THINGS,
     ),
     "top": Late(
         "leasehold.cli.top",
         "top",
-        "Watch queues, workers and leases, the busiest first, until q is pressed.",
+        "Watch queues, workers and leases live, the busiest first.",
         _THINGS,
     ),
     "worker": Late(
         "leasehold.cli.worker",
         "worker",
-        "Run handlers, try how they bear late workers, describe their stages.",
+        "Run handlers, test them with late workers, describe their stages.",
         _WORK,
     ),
     "certify": Late(
         "leasehold.cli.certify",
         "certify",
-        "Find out what a worker does wrong with its leases.",
+        "Test whether a worker handles its leases correctly.",
         _WORK,
     ),
     "spark": Late(
         "leasehold.cli.spark",
         "group",
-        "Run a small Spark cluster on this machine, to try things.",
+        "Run a small Spark cluster on this machine, to try things out.",
         _WORK,
     ),
     "doctor": Late(
         "leasehold.cli.spark",
         "doctor",
-        "Look for what is wrong, say what it means and what to do about it.",
+        "Find common problems; say what they mean and what to do.",
         _WORK,
     ),
     "pipeline": Late(
         "leasehold.cli.pipeline",
         "pipeline",
-        "Run stages on Spark executors, each message on a lease of its own.",
+        "Run the stages of a pipeline on Spark executors.",
         _WORK,
     ),
     "simulate": Late(
         "leasehold.cli.simulate",
         "simulate",
-        "Try settings of a queue before making them.",
+        "Simulate a queue with given settings.",
         _WORK,
     ),
     "analyze": Late(
         "leasehold.cli.analyze",
         "analyze",
-        "Find out from the event log which timeouts would have been better, and what is going "
-        "wrong.",
+        "Analyze the event log: better timeouts, and what goes wrong.",
         _WORK,
     ),
     "send": Late(
@@ -236,13 +235,13 @@ LATE: Final = {
     "inspect": Late(
         "leasehold.cli.messages",
         "inspect",
-        "List messages in whatever state, and say why each is there.",
+        "List messages in any state, and say why each is in it.",
         _SHORT,
     ),
     "explain": Late(
         "leasehold.cli.messages",
         "explain",
-        "Say in a sentence why a queue or a message is as it is.",
+        "Explain the state of a queue or a message in a sentence.",
         _SHORT,
     ),
     "redrive": Late(
@@ -272,7 +271,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.option("--json", "as_json", is_flag=True, help="With --version: print it as JSON.")
 @click.pass_context
 def main(ctx: click.Context, *, shows_version: bool, as_json: bool) -> None:
-    """Run and look after a Leasehold server: a durable queue in which work is held on leases."""
+    """Run and operate Leasehold, a durable message queue with leases."""
     if shows_version:
         _print_version(as_json=as_json)
         ctx.exit()
@@ -302,7 +301,7 @@ def _print_version(*, as_json: bool) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print a script that has a shell complete commands and options.
+    """Print a script for shell completion.
 
     Load it in the shell's startup file, as in: eval "$(leasehold completion bash)"
     """

@@ -115,7 +115,7 @@ def _help(meta: Meta, default: Any) -> str:
     "output, with address, version and store; the log is JSON, too.",
 )
 def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -> None:
-    """Run a server until it is told to stop.
+    """Run a server until it is stopped.
 
     SIGTERM or Ctrl+C stops it once it has answered what had arrived; a second one ends it at once.
 
@@ -164,7 +164,7 @@ def _announce(document: dict[str, Any]) -> None:
 def health(
     config: Path | None, ready: bool, timeout_s: float, **options: str | bool | None
 ) -> None:
-    """Ask the server on this machine that has these settings whether it is well.
+    """Check the health of the server on this machine that has these settings.
 
     For health checks of containers: ends with 0 if it is, else with 1. Takes the options of
     ``serve``. Certificates are not checked, as they are not made for a loopback address.
@@ -197,7 +197,7 @@ def health(
 def show_settings(
     config: Path | None, as_json: bool, reference: bool, **options: str | bool | None
 ) -> None:
-    """Show the settings in force and where each came from; keys are masked.
+    """Show the effective settings and where each comes from; keys are masked.
 
     Takes the options of ``serve``, so that a command line can be tried without running a server.
     """

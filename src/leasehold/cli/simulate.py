@@ -562,7 +562,7 @@ Exit codes:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of chance.")
 def simulate(*, as_json: bool, no_color: bool, crash_every_s: float | None, **given: Any) -> None:
-    """Try settings of a queue before making them.
+    """Simulate a queue with given settings.
 
     It plays messages, leases and workers event by event, for work of a made-up kind or as a log
     has it. The same messages come for each setting. No server is asked.

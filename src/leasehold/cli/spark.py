@@ -25,7 +25,7 @@ from leasehold.spark.doctor import (
 
 @click.group("spark", cls=OrderedGroup)
 def group() -> None:
-    """Run a small Spark cluster on this machine, to try things."""
+    """Run a small Spark cluster on this machine, to try things out."""
 
 
 @group.command()
@@ -117,7 +117,7 @@ def doctor(
     programs: tuple[Path, ...],
     no_server: bool,
 ) -> None:
-    """Look for what is wrong, say what it means and what to do about it.
+    """Find common problems; say what they mean and what to do.
 
     Looks at the server: whether it answers, whether it can write, its version, its clock. With
     --spark also at Java, Python and the libraries that Spark will use here. Nothing is changed.

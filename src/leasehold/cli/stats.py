@@ -42,7 +42,7 @@ class Row(NamedTuple):
     help="Seconds between the two samples that rates are calculated from; 0: one sample, no rates.",
 )
 def stats(session: Session, prefix: str, sample_s: float, every_s: float | None) -> None:
-    """Show every queue at a glance: counts, ages, rates.
+    """Show counts, ages and rates of all queues.
 
     The age is that of the message that has been visible longest. The rates are messages put,
     received and completed each second. A poison queue is a queue like any other, and has its

@@ -52,7 +52,7 @@ Exit codes:
 
 @click.group("store", cls=OrderedGroup)
 def group() -> None:
-    """Check a store; move it, or an account of it, to another; tell it that it was restored.
+    """Check a store, move it or one of its accounts, or mark it as restored.
 
     A store is named by the folder of a SQLite database, or by the URL of a PostgreSQL database:
     postgresql://user@host/database?schema=NAME. Passwords are better kept in ~/.pgpass or in

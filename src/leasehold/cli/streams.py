@@ -225,7 +225,7 @@ _TOKEN: Final = click.Option(
 
 @click.group("stream", cls=OrderedGroup)
 def stream() -> None:
-    """Show streams of claims; settle, park and give back their claims."""
+    """Show streams of claims; settle, park and release claims."""
 
 
 @remote("list", WATCH, add_to=stream)
@@ -445,7 +445,7 @@ _PARTS: Final = click.Option(
 
 @click.group("transaction", cls=OrderedGroup)
 def transaction() -> None:
-    """Show staged messages; publish and discard them."""
+    """Show, publish and discard staged messages."""
 
 
 @remote("list", WATCH, add_to=transaction)

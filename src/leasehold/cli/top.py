@@ -264,7 +264,7 @@ def _run(session: Session, board: Board, look: _Look, found: Snapshot) -> None:
 )
 @click.option("--once", is_flag=True, help="Print one sample and end; rates need two, so it waits.")
 def top(session: Session, view: str, sort: str | None, once: bool, **given: Any) -> None:
-    """Watch queues, workers and leases, the busiest first, until q is pressed.
+    """Watch queues, workers and leases live, the busiest first.
 
     Press ? for the keys. Where the output is no terminal, one sample is printed below the other.
 

@@ -33,35 +33,37 @@ class Topic(NamedTuple):
 
 _CLI: Final = "reference/cli.md"
 TOPICS: Final = {
-    "connection": Topic("Which server a command speaks to, and as whom.", _CLI, ("Which server",)),
+    "connection": Topic(
+        "Which server a command uses, and with which credentials.", _CLI, ("Which server",)
+    ),
     "output": Topic(
         "Tables, JSON for scripts, colours, lengths of time.", _CLI, ("What they print",)
     ),
-    "filters": Topic("Which messages a command means.", _CLI, ("Filters",)),
-    "exit-codes": Topic("How commands end.", _CLI, ("How they end", "Exit codes")),
+    "filters": Topic("How a command selects messages.", _CLI, ("Filters",)),
+    "exit-codes": Topic("The exit codes of commands.", _CLI, ("How they end", "Exit codes")),
     "environment": Topic("Variables that commands and the server read.", _CLI, ("Environment",)),
     "states": Topic(
-        "The states of a message, and why one cannot be seen.",
+        "The states of a message, and why it may be invisible.",
         "explanation/visibility.md",
         ("States", "Why a message cannot be seen"),
     ),
     "receipts": Topic(
-        "What proves a lease, and when it is refused.",
+        "How a lease is proved, and when a receipt is refused.",
         "explanation/visibility.md",
         ("Receipts", "Rules for a lapsed receipt"),
     ),
     "timeouts": Topic(
-        "How long a lease lasts, and what chooses that.",
+        "How long a lease lasts, and what determines that.",
         "explanation/visibility.md",
         ("Choosing a visibility timeout",),
     ),
     "priorities": Topic("Which message comes next.", "howto/priorities.md"),
     "groups": Topic("Order, fairness and limits by tenant or order.", "howto/message-groups.md"),
-    "poison": Topic("What fails too often, and how it comes back.", "howto/poison-messages.md"),
+    "poison": Topic("What happens to messages that fail too often.", "howto/poison-messages.md"),
     "sessions": Topic("How dead workers are noticed.", "explanation/sessions.md"),
     "settings": Topic("Settings of a server.", "reference/settings.md"),
     "queue-settings": Topic("Settings of a queue.", "reference/queue-settings.md"),
-    "problems": Topic("Codes of refusals, and what to do.", "reference/native-problems.md"),
+    "problems": Topic("Error codes, and what to do.", "reference/native-problems.md"),
     "log-events": Topic("What the server logs.", "reference/log-events.md"),
     "metrics": Topic("What the server counts.", "reference/metrics.md"),
     "glossary": Topic("The words used here.", "glossary.md"),

@@ -105,7 +105,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 @click.group("worker", cls=OrderedGroup)
 def worker() -> None:
-    """Run handlers, try how they bear late workers, describe their stages."""
+    """Run handlers, test them with late workers, describe their stages."""
 
 
 @worker.command("run", cls=RunCommand, epilog=_RUN_EPILOG)

@@ -320,7 +320,7 @@ def event_log_plan(settings: Settings) -> EventLogPlan:
         except ImportError as error:
             raise StartFailed(
                 ExitCode.SETTINGS,
-                f"events_folder: exporting needs the extra arrow ({error})",
+                f"events_folder: exporting needs the library {error.name}: {install('arrow')}",
             ) from error
     return EventLogPlan(
         folder=settings.events_folder,

@@ -178,7 +178,7 @@ def test_create(shell: Shell) -> None:
     """Metadata and settings go along; without any, what is there will do."""
     shell.server.on("PUT", "/queues/orders", QUEUE)
     words = ("queue", "create", "orders")
-    assert shell(*words).output == "Queue orders is there.\n"
+    assert shell(*words).output == "Queue orders is ready.\n"
     assert shell.server.sent == {}
     shell(*words, "--metadata", "team=shipping", "--rate", "2", "--paused")
     settings = {"max_receives_per_s": 2.0, "paused_until_ms": NEVER_MS}

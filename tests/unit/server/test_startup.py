@@ -21,6 +21,7 @@ from leasehold.server.startup import (
     ExitCode,
     StartFailed,
     bearer_verifier,
+    event_log_plan,
     listen_for_mns,
     listen_on,
     raise_file_limit,
@@ -186,6 +187,16 @@ def test_tokens_need_the_extra_that_checks_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(StartFailed, match=r"oidc_issuer: .* cryptography: .*'\.\[oidc\]'"):
         bearer_verifier(Settings(**ISSUER, oidc_jwks=("https://issuer.test/keys",)))  # type: ignore[arg-type]
+
+
+def test_exports_need_the_extra_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start says how to install it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in [each for each in sys.modules if each.startswith("leasehold.events.parquet")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(StartFailed, match=r"events_folder: .* pyarrow: .*'\.\[arrow\]'") as refusal:
+        event_log_plan(Settings(events_folder=Path("events")))
+    assert refusal.value.code is ExitCode.SETTINGS
 
 
 def test_tokens_by_fetched_keys() -> None:
