@@ -93,14 +93,15 @@ class Bug:
 
 
 _NEXT: Final = ("next_visible", "next_visible_to_take", "next_visible_without_bodies")
-_VISIBLE_NOW: Final = r"visible_at_ms <= ([?$]2)"
+_VISIBLE_NOW: Final = r"visible_at_ms <= ([?$])5"
+"""The fifth parameter is the time, or without a bound; the second is always the time."""
 
 
 def _two_leases(ground: _Ground) -> None:
     ground.statements(
         _NEXT,
         _VISIBLE_NOW,
-        rf"(visible_at_ms <= \1 OR phase = 2 AND visible_at_ms <= \1 + {_LONG_MS})",
+        rf"(visible_at_ms <= \g<1>5 OR phase = 2 AND visible_at_ms <= \g<1>2 + {_LONG_MS})",
     )
 
 
@@ -139,7 +140,7 @@ def _early_delayed(ground: _Ground) -> None:
     ground.statements(
         _NEXT,
         _VISIBLE_NOW,
-        rf"(visible_at_ms <= \1 OR phase = 1 AND visible_at_ms <= \1 + {_LONG_MS})",
+        rf"(visible_at_ms <= \g<1>5 OR phase = 1 AND visible_at_ms <= \g<1>2 + {_LONG_MS})",
     )
 
 
@@ -147,7 +148,7 @@ def _early_lapse(ground: _Ground) -> None:
     ground.statements(
         _NEXT,
         _VISIBLE_NOW,
-        rf"(visible_at_ms <= \1 OR phase = 2 AND visible_at_ms <= \1 + {_EARLY_MS})",
+        rf"(visible_at_ms <= \g<1>5 OR phase = 2 AND visible_at_ms <= \g<1>2 + {_EARLY_MS})",
     )
     rule = failures.has_lapsed
 
