@@ -114,6 +114,8 @@ def test_a_claim_that_has_lost_all_can_still_be_accepted(claimer: Asker) -> None
     opened = claimer.open(1, accept_loss=True)
     assert (opened.claim.size, opened.claim.lost, opened.claim.remaining) == (2, 2, 0)
     assert claimer.read_claim() == []
+    claimer.ask(c.Clear(ACCOUNT, QUEUE))
+    assert claimer.read_claim() == []  # no more is lost than before
     assert claimer.settle(1) == cl.Settled(last_settled=1, lost=2)
 
 
