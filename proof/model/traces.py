@@ -9,6 +9,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,8 @@ from proof.model.values import State, read_states
 START_MS: Final = 1_700_000_000_000
 TICK_MS: Final = 1_000
 WALK_STEPS: Final = 60
+_AT_ONCE: Final = 2
+"""Runs of TLC, each of which takes one core."""
 _REASONS: Final = {"exempted": "returned"}
 _MOVES: Final = {
     *("put", "received", "claimed", "renewed", "released", "poisoned", "redriven"),
@@ -318,9 +321,11 @@ def rejected() -> Iterator[Trace]:
     Raises:
         RuntimeError: A bug was not found.
     """
-    for bug in PLANTS:
-        for rule in RULES:
-            model, run = planted(bug, rule)
+    pairs = [(bug, rule) for bug in PLANTS for rule in RULES]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for (bug, rule), (model, run) in zip(
+            pairs, pool.map(lambda pair: planted(*pair), pairs), strict=True
+        ):
             if run.broken is None:
                 raise RuntimeError(f"{bug} was not found under {rule}")
             yield trace_of(f"{bug}/{rule}", model, run.trace, rule=rule, bug=bug)
