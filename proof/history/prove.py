@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from tests.reliability.disks import mounted
 
+from proof.bugs import planted
 from proof.history import patroni, postgres
 from proof.history.adapters import Restart, System
 from proof.history.campaign import Campaign
@@ -53,6 +54,9 @@ PLANTED: Final = {
     "lost-on-lapse": "lost",
 }
 """Bugs of ``proof.bugs`` that show from outside, and the column that each must be found in."""
+_SOAK_BUG: Final = "lost-on-release"
+_SOAK_CONTROL_HOURS: Final = (0.5, 2.0, 8.0)
+"""A control of the soak goes on no longer than it takes to find something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ def prove(order: Order, amounts: Amounts | None = None) -> Iterator[Check]:
             yield runs.failovers(wanted.failovers)
     yield from _patroni(runs, wanted.patroni)
     if wanted.soak_hours:
+        yield _soak_with_a_bug(order)
         yield _soak(order, wanted.soak_hours)
 
 
@@ -436,6 +441,21 @@ def _crash_states(seed: int, states: int) -> Iterator[Check]:
         said="\n".join([f"{found.bad} of {found.states} wrong", *found.violations]),
         figures={"states": found.states, "wrong": found.bad, "seed": seed},
     )
+
+
+def _soak_with_a_bug(order: Order) -> Check:
+    """Have a soak of a server with a bug find it."""
+    column, said, count = PLANTED[_SOAK_BUG], "", 0
+    for hours in _SOAK_CONTROL_HOURS:
+        folder = empty_folder(order.folder / "soak-control")
+        with planted(_SOAK_BUG):
+            verdict = Soak(folder, order.seed).run(hours)
+        shutil.rmtree(folder)
+        count = len(verdict.found[column])
+        said = f"{_SOAK_BUG}: {column} {count} in {verdict.figures['calls']} calls"
+        if count:
+            break
+    return Check(name="finds a bug in a soak", passed=count > 0, said=said)
 
 
 def _soak(order: Order, hours: float) -> Check:

@@ -26,6 +26,7 @@ _LONG_EVENTS: Final = 100_000_000
 _RATE: Final = 50_000
 """Events a second that the check is to be capable of."""
 _AT_ONCE: Final = 1_000_000
+_CONTROL_EVENTS: Final = 50_000
 _KEPT: Final = Path(__file__).resolve().parents[2] / "tests/proof/traces"
 
 
@@ -35,6 +36,7 @@ def prove(order: Order) -> Iterator[Check]:
     yield from _real(order)
     yield from _traces(order)
     yield _large(order)
+    yield _spoilt_large(order)
 
 
 def _bugs() -> Iterator[Check]:
@@ -70,8 +72,37 @@ def _real(order: Order) -> Iterator[Check]:
                     said=f"{report['events']:,} events, {report['found'] or 'nothing wrong'}",
                     figures=report,
                 )
+            yield _spoilt_real(kind, folder)
         except FileNotFoundError as error:
             yield Check(name=kind, passed=False, said=str(error))
+
+
+def _spoilt_real(kind: str, folder: Path) -> Check:
+    """Have one delivery too many be found in what a server has exported."""
+    synthetic.spoil(folder / "events", folder / "spoilt")
+    judged = real.judge("spoilt", "--from", str(folder / "spoilt"))
+    found = judged.report["found"]
+    return Check(
+        name=f"{kind}, one delivery counted twice",
+        passed=judged.code == 1 and "exact-count" in found,
+        said=f"{judged.report['events']:,} events, {found or 'nothing'}",
+    )
+
+
+def _spoilt_large(order: Order) -> Check:
+    """Have the same be found in a made log that is read in parts."""
+    synthetic.write(order.folder / "control", _CONTROL_EVENTS, order.seed)
+    synthetic.spoil(order.folder / "control", order.folder / "spoilt")
+    files = files_in(order.folder / "spoilt")
+    report = check_all(lambda: map(rows_of_file, files), at_once=_CONTROL_EVENTS // 10)
+    _remove(order.folder / "control")
+    _remove(order.folder / "spoilt")
+    found = ", ".join(map(str, report.found)) or "nothing"
+    return Check(
+        name="one delivery counted twice",
+        passed="exact-count" in report.found,
+        said=f"{report.events:,} events: {found}",
+    )
 
 
 def _traces(order: Order) -> Iterator[Check]:

@@ -8,6 +8,7 @@ checker must find nothing in it.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leasehold.domain.model import id_from_blob, make_id_blob
+from leasehold.events.check_input import files_in
 from leasehold.events.names import file_of, folder_of
 from leasehold.events.parquet import MAX_ROWS, METADATA, ROW_GROUP_ROWS, SCHEMA
 
@@ -85,6 +87,28 @@ def write(folder: Path, events: int, seed: int = 1) -> int:
         seq = _write_block(folder, now, seq)
         written += now["at"].size
     return written
+
+
+def spoil(folder: Path, out: Path) -> None:
+    """Copy exported files, and count one delivery too many in one event in the middle.
+
+    Args:
+        folder: With the files that the exporter writes.
+        out: Where to put the copy; not there.
+
+    Raises:
+        ValueError: Nothing was received in the middle file.
+    """
+    shutil.copytree(folder, out)
+    files = files_in(out)
+    path = files[len(files) // 2]
+    table = pq.read_table(path, schema=SCHEMA, partitioning=None)
+    chosen = table["type"].to_pylist().index("received")
+    counts = table["dequeue_count"].to_pylist()
+    counts[chosen] += 1
+    at = SCHEMA.get_field_index("dequeue_count")
+    spoilt = table.set_column(at, SCHEMA.field(at), pa.array(counts, SCHEMA.field(at).type))
+    pq.write_table(spoilt.replace_schema_metadata(METADATA), path, compression="zstd")
 
 
 def _blocks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,8 @@ SHORT_COMPARED: Final = 300
 LONG_COMPARED: Final = 20_000
 DEPTH: Final = 200
 CORES: Final = 2
+WALKED: Final = ("two-leases", "settled-twice", "session-kept", "group-overtaken", "cap-exceeded")
+"""Bugs that random walks must meet, one for each model."""
 
 
 def prove(order: Order) -> Iterator[Check]:
@@ -55,6 +58,15 @@ def _walks(steps: int, since: int) -> Iterator[Check]:
             yield _lawful(f"{title}, {rule}, random walks", run, f"{run.generated:,} steps")
     said = f"{total:,} steps in all"
     yield Check(name="random walks", passed=total > 0, said=said, figures={"steps": total})
+    for bug in WALKED:
+        plant = PLANTS[bug]
+        model = MODELS[plant.model].walk
+        model = replace(model, laws=(plant.law,))
+        run = simulate(
+            model, rule=RULES[0], bug=bug, steps=steps, depth=DEPTH, seed=since, workers=1
+        )
+        said = f"after {len(run.trace) - 1} steps of a walk" if run.broken else "not found"
+        yield Check(name=f"walks find {bug}", passed=run.broken == plant.law, said=said)
 
 
 def _conformance(number: int, seed: int) -> Iterator[Check]:
