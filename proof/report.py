@@ -83,5 +83,6 @@ def concluded(found: list[dict[str, object]], out: Path) -> int:
     """Write what was found to ``report.json`` in a folder; return 1 if a check has failed."""
     (out / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     passed = sum(bool(check["passed"]) for check in found)
-    print(f"{passed} passed, {len(found) - passed} failed")
+    seconds = sum(float(str(check["seconds"])) for check in found)
+    print(f"{passed} passed, {len(found) - passed} failed, in {seconds:.0f} s")
     return int(passed < len(found) or not found)
