@@ -365,3 +365,20 @@ def test_more_keys_than_there_are_locks(servers: tuple[Asker, Asker]) -> None:
     keyed = [put._replace(detail=Detail(dedup_key=f"{each}")) for each in range(9_000)]
     assert all(isinstance(each, Lease) for each in one.batch(*keyed))
     assert isinstance(two.batch(keyed[5])[0], c.Duplicate)
+
+
+def test_a_late_batch_does_not_fill_the_rate_of_a_group(servers: tuple[Asker, Asker]) -> None:
+    """A server that was stopped carries on at the time that it had: no clock was set back."""
+    one, two = servers
+    one.create("rated")
+    one.govern("rated", groups=GroupSettings(rate_per_s=2.0, burst=2))
+    for number in range(8):
+        one.put(f"{number}", queue="rated", detail=Detail(group_id="a"))
+    one.clock.advance(s=3)
+    assert one.received(8, queue="rated") == [b"0", b"1"]
+    late_ms = one.clock.now_ms() - 2_000
+    (received,) = two.store.execute([c.Receive(ACCOUNT, "rated", 8, 30)], now_ms=late_ms)
+    two.store.commit()
+    assert received == ()
+    one.clock.advance(ms=500)
+    assert one.received(8, queue="rated") == [b"2"]

@@ -54,6 +54,8 @@ class SharedState(State):
     log: SharedRecorder
     removes_all_from = sys.maxsize
     """Never: one statement removes a run and says what it has removed."""
+    late_us = 60_000_000
+    """A server that was stopped after the time of its batch was checked carries on with that."""
 
     def __init__(self, cursor: Cursor, queries: dict[str, str]) -> None:
         super().__init__(cursor, queries, SharedCatalog())

@@ -618,7 +618,7 @@ class _Look:
             return False
         now_ms = self._looks.now_ms
         self._full_at_us = rate_kept(rate, full_at_us, now_ms)
-        self._is_set_back = self._full_at_us < full_at_us
+        self._is_set_back = full_at_us - self._full_at_us > self._looks.state.late_us
         room = rate_room(rate, full_at_us, now_ms)
         self._room = room if self._room is None else min(self._room, room)
         if room > 0:

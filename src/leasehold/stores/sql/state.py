@@ -38,6 +38,8 @@ class State(ABC):
     fronts: ClassVar[frozenset[str]] = frozenset()
     """Queries in whose place one statement can say all that matters of groups: where nobody else
     writes, what holds a group up needs no look of its own once the group is locked."""
+    late_us: ClassVar[int] = 0
+    """How far behind the time of another a batch may be although no clock was set back, in us."""
 
     def __init__(
         self,
