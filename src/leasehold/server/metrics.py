@@ -247,6 +247,7 @@ QUEUE_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "renewed": ("queue_lease_renewals", "Leases renewed, and messages given back or changed."),
     "completed": ("queue_completed", "Messages deleted by their holders."),
     "released": ("queue_released", "Messages given back with an outcome."),
+    "failed": ("queue_failed", "Of those, messages whose work failed."),
     "poisoned": ("queue_poisoned", "Messages moved to the poison queue when given back."),
     "rejected_receipts": ("queue_receipt_rejected", "Stale or foreign receipts turned away."),
 }

@@ -105,7 +105,7 @@ def test_a_missing_library_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch)
     """Not an hour later in the log; and only if there is something to export."""
     monkeypatch.setitem(sys.modules, "leasehold.events.parquet", None)
     assert event_log_plan(Settings()).folder is None
-    with pytest.raises(StartFailed, match="extra arrow") as failure:
+    with pytest.raises(StartFailed, match=r"pip install '\.\[arrow\]'") as failure:
         event_log_plan(Settings(events_folder=Path("somewhere")))
     assert failure.value.code is ExitCode.SETTINGS
 
