@@ -302,8 +302,9 @@ class Cluster:
         Its worker starts another for the application.
         """
         # Stopped first: one that is killed last would see the others' end, and tell of a failure.
+        # The executor last: when it ends, the system lets what it has started go on (SIGCONT).
         self._signal(executor, signal.SIGSTOP)
-        self._signal(executor, signal.SIGKILL)
+        signal_all(reversed(with_descendants(processes(), executor.pid)), signal.SIGKILL)
 
     def suspend(self, executor: Executor) -> None:
         """Let an executor and all it has started stand still, as a machine that hangs."""
