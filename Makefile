@@ -55,7 +55,7 @@ test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[slow]'
 	$(BIN)/pytest -m slow -s
 
-proof: $(READY) ## Check what the queue promises against its model and from outside (ten minutes)
+proof: $(READY) ## Check what the queue promises against its model and from outside (five minutes)
 	$(BIN)/python -m proof $(PARTS) $(if $(SEED),--seed $(SEED))
 
 proof-long: $(READY) ## The same, in the sizes that take hours
