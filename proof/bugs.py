@@ -66,7 +66,7 @@ class _Ground:
     def statements(self, names: Sequence[str], pattern: str, wrong: str) -> None:
         """Rewrite statements of SQLite and PostgreSQL, those that there are of these names."""
         found = False
-        for queries in (sqlite_store._QUERIES, postgres_store._QUERIES):  # noqa: SLF001 - to break it
+        for queries in (sqlite_store.QUERIES, postgres_store._QUERIES):  # noqa: SLF001 - to break it
             for name in names:
                 before = queries.get(name)
                 if before is None:

@@ -167,8 +167,8 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     ((machine, (name, right, wrong)),) = [
         (machine, faults[fault]) for machine, faults in MACHINES if fault in faults
     ]
-    sql = sqlite_store._QUERIES[name]
+    sql = sqlite_store.QUERIES[name]
     assert right in sql
-    monkeypatch.setitem(sqlite_store._QUERIES, name, sql.replace(right, wrong))
+    monkeypatch.setitem(sqlite_store.QUERIES, name, sql.replace(right, wrong))
     with pytest.raises((AssertionError, ExceptionGroup)):
         compare(machine, 2000, fault=True)  # ends with the first difference

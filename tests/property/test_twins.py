@@ -241,9 +241,9 @@ def test_a_planted_fault_is_found(
 ) -> None:
     """Positive controls: the comparison sees each of these mistakes."""
     name, right, wrong = PLANTED[fault]
-    sql = sqlite_store._QUERIES[name]
+    sql = sqlite_store.QUERIES[name]
     assert right in sql
-    monkeypatch.setitem(sqlite_store._QUERIES, name, sql.replace(right, wrong))
+    monkeypatch.setitem(sqlite_store.QUERIES, name, sql.replace(right, wrong))
     monkeypatch.setattr(cl, "MAX_LAPSED", 1)
     with pytest.raises(AssertionError):
         play_many(tmp_path)

@@ -21,12 +21,10 @@ from leasehold.stores.migrate.ends import (
     Table,
 )
 from leasehold.stores.migrate.marks import EPOCH_BITS, mark_in
-from leasehold.stores.sql.statements import load_queries
 from leasehold.stores.sqlite.connection import open_database
-from leasehold.stores.sqlite.store import FILE_NAME, SqliteStore
+from leasehold.stores.sqlite.store import FILE_NAME, QUERIES, SqliteStore
 
 _CACHE_MIB: Final = 64
-_QUERIES: Final = load_queries("leasehold.stores.sqlite")
 _VIEWS: Final = {"message": "whole_message", "message_body": "whole_message_body"}
 """By table; the statements that make them have the same names."""
 _CLASH: Final = "there is a row of the same key in {table} already"
@@ -58,7 +56,7 @@ class SqliteEnd(SqlEnd):
             SqliteStore(folder).close()
         self.connection = open_database(path, cache_mib=_CACHE_MIB)
         for view in _VIEWS.values():
-            self.connection.execute(_QUERIES[view])
+            self.connection.execute(QUERIES[view])
 
     def shown_as(self, table: Table) -> str:
         """See :class:`SqlEnd`. No other store knows segments, so bodies leave them."""

@@ -43,7 +43,8 @@ a counter each time."""
 _EPOCH_BITS: Final = 32
 """Tokens are drawn from 2**32 of each epoch of the database."""
 _VACUUM_PAGES: Final = 250
-_QUERIES: Final = load_queries("leasehold.stores.sqlite")
+QUERIES: Final = load_queries("leasehold.stores.sqlite")
+"""By name."""
 
 
 class SqliteStore:
@@ -83,7 +84,7 @@ class SqliteStore:
                 self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
             self._settings = read_back(self._connection)
             self._state = SqliteState(
-                self._connection.cursor(), _QUERIES, Catalog(), partial(keep_mark, folder)
+                self._connection.cursor(), QUERIES, Catalog(), partial(keep_mark, folder)
             )
             self._begin_epoch()
             self._state.load()
