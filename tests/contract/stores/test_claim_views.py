@@ -178,3 +178,23 @@ def test_a_poison_queue_can_be_claimed(asker: Asker) -> None:
     assert [seen.under for seen in listed] == [f"{STREAM}/1", None]
     assert asker.run_job(o.JobKind.REDRIVE).moved == 2
     assert asker.stream(queue=POISON).claims[0].state is ClaimState.BROKEN
+
+
+def test_claimed_poison_does_not_expire(asker: Asker) -> None:
+    """While a claim holds it, whoever looks at the queue that it came from still sees it."""
+    asker.limit_failures(poison_time_to_live_s=50)
+    for number in range(2):
+        asker.bury(f"{number}")
+    asker.attach(queue=POISON)
+    asker.claim(1, 1, queue=POISON, lease_s=60)
+    (held,) = asker.read_claim(queue=POISON)
+    asker.clock.advance(s=50)
+    asker.ask(c.RetireExpired(10))
+    assert asker.split() == (0, 0, 0, 0, 1)
+    assert asker.inspected(states=["poisoned"]) == [(b"0", "poisoned")]
+    assert asker.ask(o.FindMessage(ACCOUNT, QUEUE, held.message_id)).state == "poisoned"
+    asker.clock.advance(s=10)
+    assert asker.split() == (0, 0, 0, 0, 0)
+    assert asker.inspected(states=["poisoned"]) == []
+    gone = asker.ask(o.FindMessage(ACCOUNT, QUEUE, held.message_id))
+    assert isinstance(gone, MessageNotFound)

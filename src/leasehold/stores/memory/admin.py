@@ -47,7 +47,6 @@ from leasehold.domain.visibility import (
     after_ended_lease,
     after_extension,
     after_redrive,
-    is_expired,
     next_token_ms,
     state_of,
 )
@@ -115,8 +114,9 @@ class AdminHandlers:
         poison = self._tables.poison_of(table)
         if poison is None or not (wanted.states is None or MessageState.POISONED in wanted.states):
             return
+        live = poison.live(now_ms)
         for row_key, message in sorted(poison.rows.items()):
-            if row_key > after.row_key and self._is_from(table, message):
+            if row_key > after.row_key and _is_from(table, message) and row_key in live:
                 seen = poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
                 yield Place(poison=True, row_key=row_key), seen
 
@@ -129,12 +129,6 @@ class AdminHandlers:
         if wanted.states is None or MessageState.STAGED in wanted.states:
             found |= dict(self._staging.staged_for(table))
         return found
-
-    def _is_from(self, table: QueueTable, message: Message) -> bool:
-        """Tell whether a poisoned message is one of this queue, and can still be had."""
-        poisoning = message.detail.poisoning
-        mine = poisoning is None or poisoning.queue == table.queue.name
-        return mine and not is_expired(message, self._tables.now_ms)
 
     def look_at_group(self, command: o.LookAtGroup) -> c.Result:
         """Look at what holds up a group."""
@@ -226,7 +220,8 @@ class AdminHandlers:
             poison is None
             or message is None
             or message.message_id != command.message_id
-            or not self._is_from(table, message)
+            or not _is_from(table, message)
+            or row_key not in poison.live(now_ms)
         ):
             raise MessageNotFound
         return poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
@@ -250,13 +245,12 @@ class AdminHandlers:
             begun_ms = message.visible_at_ms if state is MessageState.VISIBLE else message.since_ms
             since[state] = min(since.get(state, begun_ms), begun_ms)
         poison = self._tables.poison_of(table)
-        poisoned = poison.rows.values() if poison else ()
         return o.Counts(
             visible=numbers[MessageState.VISIBLE],
             leased=numbers[MessageState.LEASED],
             delayed=numbers[MessageState.DELAYED],
             deferred=numbers[MessageState.DEFERRED],
-            poisoned=sum(not is_expired(message, now_ms) for message in poisoned),
+            poisoned=len(poison.live(now_ms)) if poison else 0,
             since=since,
             staged=len(list(self._staging.staged_for(table))),
             expired=numbers[MessageState.EXPIRED] + len(table.retired),
@@ -518,6 +512,12 @@ class JobHandlers:
         if job is None or account not in {None, job.account}:
             raise JobNotFound
         return job
+
+
+def _is_from(table: QueueTable, message: Message) -> bool:
+    """Tell whether a poisoned message failed in this queue, as far as is known."""
+    poisoning = message.detail.poisoning
+    return poisoning is None or poisoning.queue == table.queue.name
 
 
 def _without_content(seen: o.Seen) -> o.Seen:

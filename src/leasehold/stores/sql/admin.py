@@ -53,7 +53,6 @@ from leasehold.domain.visibility import (
     after_ended_lease,
     after_extension,
     after_redrive,
-    is_expired,
     next_token_ms,
     state_of,
 )
@@ -126,14 +125,12 @@ class AdminHandlers:
             return staged
         poison = catalog.poison_of(entry)
         found, retired = self._find_in(poison, command.message_id) if poison else (None, False)
-        if (
-            found is None
-            or retired
-            or not is_from(entry, found.message)
-            or is_expired(found.message, now_ms)
-        ):
+        if found is None or retired or not is_from(entry, found.message):
             raise MessageNotFound
-        return seen_of(found, now_ms)._replace(state=MessageState.POISONED)
+        seen = seen_of(found, now_ms)
+        if seen.state is MessageState.EXPIRED:
+            raise MessageNotFound
+        return seen._replace(state=MessageState.POISONED)
 
     def _staged(self, entry: Entry, message_id: str) -> o.Seen | None:
         row_key = row_key_of(message_id)

@@ -36,7 +36,6 @@ from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
-    is_expired,
     spend,
     state_of,
 )
@@ -158,8 +157,8 @@ class Scanner:
                 continue
             place, seen, retired, held = step
             if seen is not None:
-                message = seen.message
-                mine = is_from(entry, message) and not (retired or is_expired(message, now_ms))
+                gone = retired or seen.state is MessageState.EXPIRED
+                mine = is_from(entry, seen.message) and not gone
                 seen = seen._replace(state=MessageState.POISONED) if mine else None
             yield Step(place._replace(poison=True), seen, held=held)
 
