@@ -26,6 +26,8 @@ DEAR: Final = tuple(
 _file: Path | None = None
 """Whose tests run."""
 
+# Who compares two stores says what differs.
+pytest.register_assert_rewrite("tests.property")
 # An example may take any time: the machine may be busy with other things.
 hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
