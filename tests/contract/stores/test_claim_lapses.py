@@ -214,6 +214,18 @@ def test_groups_of_a_claim_that_lapses_before_its_members_came(asker: Asker) -> 
     assert sorted(asker.received()) == BODIES[:4]
 
 
+def test_groups_of_a_claim_that_was_cut_short(asker: Asker) -> None:
+    """Receives have looked at the group before, and know until when it was claimed then."""
+    asker.attach()
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    asker.put(b"a", detail=Detail(group_id="a"))
+    asker.claim(1, 1, 60)
+    assert asker.received() == []
+    asker.extend(1, 1)
+    asker.clock.advance(s=1)
+    assert asker.received() == [b"a"]
+
+
 def test_members_of_groups_keep_their_places(asker: Asker) -> None:
     """What a lapsed claim had of a group comes in the order of the claim, not of the puts."""
     asker.attach()

@@ -330,6 +330,8 @@ class ClaimHandlers:
             holding.claim = rules.after_lapse(holding.claim)
             table = tables.get(holding.claim.account, holding.claim.queue)
             self._note(EventType.CLAIM_LAPSED, table, holding.claim)
+            for row_key in in_order(table, holding):  # the claim may have been cut short
+                tables.stir(table, table.rows[row_key], NOW)
 
     def lapse(self, command: cl.LapseClaims) -> c.Result:
         """Dissolve what was given back, and claims where too many have lapsed.
