@@ -332,14 +332,18 @@ def after_poison(
 
 
 def after_redrive(message: Message, now_ms: int) -> Message:
-    """Bring it back for a fresh start: budgets and time to live begin anew, the history stays."""
-    poisoning = message.detail.poisoning
+    """Bring it back for a fresh start: budgets and time to live begin anew, the history stays.
+
+    A message of a group counts as visible since it first was: that is its place in the group.
+    """
+    poisoning, first_ms = message.detail.poisoning, first_visible_ms(message)
+    place_ms = now_ms if message.detail.group_id is None else first_ms
     expires_at_ms = message.expires_at_ms
     if poisoning is not None:
         lifetime_ms = poisoning.time_to_live_ms
         expires_at_ms = NEVER_MS if lifetime_ms is None else min(now_ms + lifetime_ms, NEVER_MS)
     return message._replace(
-        visible_at_ms=now_ms,
+        visible_at_ms=now_ms if place_ms is None else min(now_ms, place_ms),
         expires_at_ms=expires_at_ms,
         dequeue_count=0,
         fence=message.fence + 1,
@@ -351,7 +355,7 @@ def after_redrive(message: Message, now_ms: int) -> Message:
             failures=0,
             interruptions=0,
             lapses=0,
-            first_visible_at_ms=first_visible_ms(message),
+            first_visible_at_ms=first_ms,
             poisoning=None,
             redriven=message.detail.redriven + 1,
         ),
@@ -393,6 +397,8 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
         message = after_lapse(message, now_ms)
         received = message.phase not in _BEFORE_THE_FIRST_LEASE
         waiting = Phase.DELAYED if delay_s else Phase.WAITING
+        if not received and message.detail.first_visible_at_ms is not None:  # it was redriven
+            message = message._replace(detail=replace(message.detail, first_visible_at_ms=None))
         message = message._replace(
             visible_at_ms=now_ms + delay_s * _MS,
             phase=Phase.DEFERRED if received else waiting,

@@ -214,6 +214,20 @@ def test_groups_of_a_claim_that_lapses_before_its_members_came(asker: Asker) -> 
     assert sorted(asker.received()) == BODIES[:4]
 
 
+def test_members_that_expired_before_their_claim_lapsed(asker: Asker) -> None:
+    """They count as expired, once, also where the clock is set back behind the lapse."""
+    asker.attach()
+    asker.put(b"a", time_to_live_s=10)
+    asker.put(b"b")
+    asker.claim(1, 1, 60)
+    asker.clock.advance(s=60)
+    asker.ask(c.GetQueue(ACCOUNT, QUEUE))
+    asker.clock.advance(s=-20)
+    counts = asker.counts()
+    assert (counts.visible, counts.leased, counts.expired) == (1, 0, 1)
+    assert MessageState.LEASED not in counts.since
+
+
 def test_groups_of_a_claim_that_was_cut_short(asker: Asker) -> None:
     """Receives have looked at the group before, and know until when it was claimed then."""
     asker.attach()

@@ -307,6 +307,18 @@ def test_a_redriven_message_is_first_in_a_claim(ordered: Asker) -> None:
     assert ordered.claimed() == [b"a1", b"a2", b"a3"]
 
 
+def test_a_redriven_message_is_first_for_receives(ordered: Asker) -> None:
+    """However many of its group wait that were put later."""
+    ordered.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    put(ordered, "a1")
+    ordered.release(ordered.receive_one(), outcome=Outcome.BURIED)
+    ordered.clock.advance(s=5)
+    put(ordered, *(f"a{number}" for number in range(2, 6)))
+    ordered.clock.advance(s=5)
+    ordered.run_job(JobKind.REDRIVE)
+    assert ordered.received(1) == [b"a1"]
+
+
 def test_a_lapsed_claim_in_order_gives_in_order(ordered: Asker) -> None:
     """Receives get what a claim had in the order of the group."""
     wanted = put_mixed(ordered)

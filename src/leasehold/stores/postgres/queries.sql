@@ -659,11 +659,10 @@ WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms < $3 GROUP BY phas
 
 -- name: not_yet_retired
 -- The limit is on the rows looked at, whichever queue they are of.
-SELECT visible_at_ms, phase, partition & 1099511627775 = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($3::json))) FROM (
-    SELECT visible_at_ms, phase, partition FROM message
-    WHERE expires_at_ms >= $1 AND expires_at_ms <= $2 AND expires_at_ms < 253402300799000
-      AND visible_at_ms IS NOT NULL
-    LIMIT $4) AS found
+SELECT visible_at_ms, phase, partition & 1099511627775 FROM message
+WHERE expires_at_ms >= $1 AND expires_at_ms <= $2 AND expires_at_ms < 253402300799000
+  AND visible_at_ms IS NOT NULL
+LIMIT $3
 
 -- name: oldest_in_phase
 SELECT since_ms, visible_at_ms, expires_at_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
@@ -82,6 +82,17 @@ _OLDEST_CHUNKS: Final = 20
 
 _OF_GROUPS: Final = ("forget_rates", "forget_halts", "forget_holds")
 """What is kept of the groups of a queue beside its messages."""
+
+
+class _Gone(NamedTuple):
+    """What of a queue has expired and still counts as there."""
+
+    number: int
+    ahead: list[int]
+    """Of those, how many were invisible, by phase."""
+    claimed_ahead: int
+    """And how many in claims that lapsed later than it is now: the clock was set back."""
+    all_seen: bool
 
 
 class AdminHandlers:
@@ -203,15 +214,16 @@ class AdminHandlers:
         """Count the messages of a queue by state."""
         numbers = self._by_phase(entry, now_ms)
         ahead = sum(numbers)
-        gone, gone_ahead, all_seen = self._not_yet_retired(entry, now_ms)
+        gone = self._not_yet_retired(entry, now_ms)
         for phase in Phase:
-            numbers[phase] -= gone_ahead[phase]
+            numbers[phase] -= gone.ahead[phase]
         claimed = sum(held.claim.remaining for held in entry.claims if not held.lapsed)
         # With the clock set back, what has lapsed cannot be received yet either.
-        claimed_ahead = sum(
+        claimed_ahead = -gone.claimed_ahead + sum(
             held.claim.remaining for held in entry.lapsed if held.claim.until_ms > now_ms
         )
-        visible = entry.message_count - ahead - (gone - sum(gone_ahead)) - claimed - claimed_ahead
+        gone_visible = gone.number - sum(gone.ahead)
+        visible = entry.message_count - ahead - gone_visible - claimed - claimed_ahead
         by_state = {
             MessageState.VISIBLE: visible,
             MessageState.LEASED: numbers[Phase.LEASED] + claimed + claimed_ahead,
@@ -221,8 +233,8 @@ class AdminHandlers:
         poisoned, poison_seen = 0, True
         poison = self._state.catalog.poison_of(entry)
         if poison is not None:
-            gone_there, _, poison_seen = self._not_yet_retired(poison, now_ms)
-            poisoned = poison.message_count - gone_there
+            gone_there = self._not_yet_retired(poison, now_ms)
+            poisoned, poison_seen = poison.message_count - gone_there.number, gone_there.all_seen
         return o.Counts(
             visible=by_state[MessageState.VISIBLE],
             leased=by_state[MessageState.LEASED],
@@ -230,10 +242,10 @@ class AdminHandlers:
             deferred=by_state[MessageState.DEFERRED],
             poisoned=poisoned,
             since=self._since(entry, by_state, now_ms),
-            exact=all_seen and poison_seen,
+            exact=gone.all_seen and poison_seen,
             staged=entry.staged,
             claimed=claimed,
-            expired=gone + self._state.retired(entry),
+            expired=gone.number + self._state.retired(entry),
             halted_groups=len(entry.halts),
             held_groups=len(entry.holds),
         )
@@ -253,20 +265,23 @@ class AdminHandlers:
                     numbers[phase] += number
         return numbers
 
-    def _not_yet_retired(self, entry: Entry, now_ms: int) -> tuple[int, list[int], bool]:
-        """Count what has expired and still counts as there: all, and the invisible by phase."""
+    def _not_yet_retired(self, entry: Entry, now_ms: int) -> _Gone:
+        """Count what has expired and still counts as there."""
         state = self._state
         reached_ms = min(state.retired_until_ms, now_ms)
-        partitions = [entry.partition, *(held.partition for held in entry.lapsed)]
-        bounds = (reached_ms, now_ms, json.dumps(partitions), NOT_YET_RETIRED)
-        rows = state.fetch("not_yet_retired", bounds)
-        ahead = [0] * len(Phase)
-        gone = 0
-        for visible_at_ms, phase, is_its_own in rows:
-            gone += is_its_own
-            if is_its_own and visible_at_ms > now_ms:
-                ahead[phase] += 1
-        return gone, ahead, len(rows) < NOT_YET_RETIRED
+        # What a lapsed claim had is visible as of its end.
+        visible_ms = {held.partition: held.claim.until_ms for held in entry.lapsed}
+        rows = state.fetch("not_yet_retired", (reached_ms, now_ms, NOT_YET_RETIRED))
+        ahead, number, claimed_ahead = [0] * len(Phase), 0, 0
+        for visible_at_ms, phase, partition in rows:
+            if partition == entry.partition:
+                number += 1
+                if visible_at_ms > now_ms:
+                    ahead[phase] += 1
+            elif partition in visible_ms:
+                number += 1
+                claimed_ahead += visible_ms[partition] > now_ms
+        return _Gone(number, ahead, claimed_ahead, all_seen=len(rows) < NOT_YET_RETIRED)
 
     def _since(
         self, entry: Entry, numbers: dict[MessageState, int], now_ms: int
@@ -293,7 +308,8 @@ class AdminHandlers:
             return [
                 held.claim.opened_at_ms
                 for held in with_members
-                if not held.lapsed or held.claim.until_ms > now_ms
+                if not held.lapsed
+                or (held.claim.until_ms > now_ms and self._has_live(held, now_ms))
             ]
         if state is MessageState.VISIBLE:
             return [
