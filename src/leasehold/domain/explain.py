@@ -675,8 +675,11 @@ def _poisoned(message: Message, now_ms: int) -> str:
 def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str:
     since = past(message.visible_at_ms, now_ms)
     if message.dequeue_count == 0:
-        became = "was redriven" if message.detail.redriven else "became visible"
-        return f"It has not been received since it {became} at {since}"
+        if message.detail.redriven and message.phase is Phase.WAITING:
+            # In a group it counts as visible since it first was.
+            at_ms = max(message.visible_at_ms, message.since_ms)
+            return f"It has not been received since it was redriven at {past(at_ms, now_ms)}"
+        return f"It has not been received since it became visible at {since}"
     visible = f"It has been visible since {since}"
     if has_lapsed(message, now_ms):
         attempt = _attempt(message, policy)
