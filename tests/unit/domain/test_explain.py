@@ -449,7 +449,7 @@ def test_next_to_be_received() -> None:
 def test_a_redriven_message_of_a_group_tells_when_it_was_redriven() -> None:
     """It counts as visible since long before."""
     redriven = WAITING._replace(
-        visible_at_ms=WAITING.since_ms - 3_600_000, detail=Detail(redriven=1, group_id="a")
+        visible_at_ms=NOW - H, since_ms=NOW - 5 * MIN, detail=Detail(redriven=1, group_id="a")
     )
     assert "since it was redriven at 2026-11-21T11:55:00Z" in explain(redriven, ahead=0).sentence
 
