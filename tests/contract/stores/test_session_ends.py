@@ -276,6 +276,20 @@ def test_progress_told_with_a_renewal_is_a_sign_too(asker: Asker) -> None:
     assert asker.lose() == 1
 
 
+def test_the_watchdog_knows_renewals_when_the_clock_goes_back(asker: Asker) -> None:
+    """A lease that had lapsed is one again, and was renewed not long ago."""
+    asker.put("a")
+    session = asker.open_session(timeout_s=300, progress_timeout_s=10)
+    (lease,) = asker.receive_in(session, 1, 20)
+    asker.clock.advance(s=15)
+    renewed = asker.renew(lease, 5)
+    asker.clock.advance(s=6)
+    assert asker.lose() == 0
+    asker.clock.advance(s=-5)
+    assert asker.lose() == 0
+    assert message_of(asker, renewed).phase is Phase.LEASED
+
+
 def test_without_a_watchdog_nothing_is_stuck(asker: Asker) -> None:
     """Heartbeats alone keep the leases."""
     asker.put()

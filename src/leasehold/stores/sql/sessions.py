@@ -44,6 +44,9 @@ from leasehold.stores.sql.state import State
 
 _MS: Final = 1000
 _ALWAYS: Final = -1
+_SIGNS_KEPT_MS: Final = 60_000
+"""For how long signs of leases are kept that have lapsed or ended: further the clock is hardly ever
+set back."""
 
 
 class Known:
@@ -459,7 +462,9 @@ class SessionHandlers:
     def _end_leases(self, known: Known, limit: int, now_ms: int) -> int:
         """End up to *limit* leases of a session: all if it is over, or those that are stuck."""
         session, ended = known.session, 0
-        signs: dict[str, int] = {}
+        # A lease that has lapsed is one again if the clock is set back.
+        recently_ms = now_ms - _SIGNS_KEPT_MS
+        signs = {each: told for each, told in known.signs.items() if told > recently_ms}
         watch_ms = NEVER_MS
         timeout_ms = (session.progress_timeout_s or 0) * _MS
         for kept in self._leases(session.session_id, now_ms):
