@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import expect
@@ -49,6 +51,27 @@ def test_counts_follow_without_being_asked(world: World, operator: Visit) -> Non
     expect(operator.row("orders")).to_be_visible()
     orders.put_many(["x"] * 5)
     expect(operator.page.get_by_role("link", name="5 visible in orders")).to_be_visible()
+
+
+def test_trends_begin_with_what_the_server_has_kept(world: World, operator: Visit) -> None:
+    """They do not wait for the page to have seen it itself; each interval adds a point."""
+    for name in ("moving", "new", "still"):
+        world.client.queue(name).create()
+    kept = {"moving": [[1, 1], [2, 2], [1, 3]]}
+    told = [
+        {"full": True, "every_s": 10, "at_ms": 1, "queues": kept},
+        {"full": False, "every_s": 10, "at_ms": 2, "queues": {"new": [1, 1]}},
+    ]
+    events = "".join(f"event: spark\ndata: {json.dumps(each)}\n\n" for each in told)
+    operator.page.route(
+        "**/console/api/live*",
+        lambda route: route.fulfill(content_type="text/event-stream", body=events),
+    )
+    operator.open()
+    for name, points in (("moving", 4), ("new", 4)):
+        line = operator.row(name).locator(".sparkline polyline")
+        expect(line).to_have_attribute("points", re.compile(rf"^(\S+ ){{{points - 1}}}\S+$"))
+    expect(operator.row("still").locator(".sparkline")).to_have_count(0)
 
 
 def test_new_queue(world: World, operator: Visit) -> None:

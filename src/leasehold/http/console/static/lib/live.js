@@ -3,8 +3,8 @@
 import { session } from "./api.js";
 import { Store } from "./store.js";
 
-/** Points of a queue's recent rates that are kept for its sparkline. */
-const KEPT = 60;
+/** Points of a sparkline, as many as the server keeps. */
+const KEPT = 18;
 
 /** `state` is `connecting`, `open` or `lost`; `since` is when it became so, by this machine. */
 export const connection = new Store({ state: "connecting", since: Date.now() });
@@ -21,11 +21,10 @@ export const clockOffset = new Store(null);
 /** Rows of queues by name, those that have changed since the page was opened. */
 export const queues = new Store(new Map());
 
-const histories = new Map();
-let source = null;
+/** What moved in queues lately, by name: `[inPerS, outPerS]` of each interval, oldest first. */
+export const movements = new Store(new Map());
 
-/** The recent rates of a queue, oldest first: `[atMs, inPerS, outPerS]`. */
-export const historyOf = (name) => histories.get(name) ?? [];
+let source = null;
 
 /** The time by the server's clock, as well as it is known, in Unix milliseconds. */
 export const now = () => Date.now() + (clockOffset.value ?? 0);
@@ -42,6 +41,7 @@ export function listen() {
     if (source.readyState === EventSource.CLOSED) setTimeout(listenAgain, 3_000);
   });
   source.addEventListener("overview", (event) => receive(JSON.parse(event.data)));
+  source.addEventListener("spark", (event) => movements.set(moved(movements.value, JSON.parse(event.data))));
   source.addEventListener("server", (event) => {
     const figures = JSON.parse(event.data);
     clockOffset.set(figures.now_ms - Date.now());
@@ -87,18 +87,19 @@ function receive(news) {
   const rows = queues.value;
   for (const row of news.queues) {
     rows.set(row.name, row);
-    note(row, news.now_ms);
   }
-  for (const name of news.removed ?? []) {
-    rows.delete(name);
-    histories.delete(name);
-  }
+  for (const name of news.removed ?? []) rows.delete(name);
   queues.set(rows);
 }
 
-function note(row, atMs) {
-  let points = histories.get(row.name);
-  if (points === undefined) histories.set(row.name, (points = []));
-  points.push([atMs, row.in_per_s ?? 0, row.out_per_s ?? 0]);
-  if (points.length > KEPT) points.shift();
+// All that is known, or one more interval; who is not named has stood still in it.
+function moved(before, news) {
+  if (news.full) return new Map(Object.entries(news.queues));
+  const after = new Map();
+  const length = Math.max(0, ...[...before.values()].map((points) => points.length));
+  for (const name of new Set([...before.keys(), ...Object.keys(news.queues)])) {
+    const points = before.get(name) ?? Array(length).fill([0, 0]);
+    after.set(name, [...points, news.queues[name] ?? [0, 0]].slice(-KEPT));
+  }
+  return after;
 }

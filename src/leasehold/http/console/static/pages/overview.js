@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { get, path, post, put, query, session, useResource } from "../lib/api.js";
-import { historyOf, queues, totals } from "../lib/live.js";
+import { movements, queues, totals } from "../lib/live.js";
 import { go, setParams, to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import * as format from "../lib/format.js";
@@ -57,7 +57,7 @@ const COLUMNS = [
     label: "Trend",
     hint: "Messages completed per second, lately",
     render: (row) => {
-      const points = historyOf(row.name).map(([, , out]) => out);
+      const points = (movements.value.get(row.name) ?? []).map(([, out]) => out);
       return html`<${Sparkline} values=${points} label=${`Completed per second lately, now ${format.rate(row.out_per_s)}`} />`;
     },
   },
@@ -79,6 +79,7 @@ function All({ params }) {
   const { search = "", sort = "name" } = params;
   const { rows, matched, next, more, error, isLoading } = useRows(search, sort);
   const sums = useStore(totals);
+  useStore(movements);
   return html`<${PageHead} title="Queues" actions=${html`<${ActionButton} kind="primary" onClick=${createQueue}>New queue<//>`} />
     ${sums && html`<${Sums} sums=${sums} />`}
     <div class="toolbar"><${Search} search=${search} /><span class="faint" role="status">
