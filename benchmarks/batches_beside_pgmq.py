@@ -46,7 +46,7 @@ from benchmarks.peers.leasehold import Leasehold
 from benchmarks.peers.postgres import Pgmq, PostgresPlace
 from benchmarks.postgres_servers import Server
 from benchmarks.single import Record, print_bars
-from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, environment, python
+from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, environment, measured_python
 
 CALLERS: Final = (1, 2, 4, 8)
 ON_POSTGRES: Final = (8, 64)
@@ -144,7 +144,7 @@ def measure_once(name: str, callers: int, places: Places, seconds: float) -> Sam
     running = []
     for task in tasks_of(name, callers, places, seconds):
         process = subprocess.Popen(
-            python("-m", "benchmarks.load.batch_clients"),
+            measured_python("-m", "benchmarks.load.batch_clients"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=REPOSITORY,

@@ -39,7 +39,7 @@ from benchmarks.fill import Fill, cached_store
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
 from benchmarks.read_flood import Client, work
 from benchmarks.single import Record, print_bars
-from benchmarks.workspace import DEFAULT, Workspace, copy_folder, environment
+from benchmarks.workspace import DEFAULT, Workspace, copy_folder, environment, measured_python
 from leasehold.client import Client as LeaseholdClient
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _SESSION: Final = "/console/api/session"
 def server_on(data: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Run a server on a folder; yield its address and its process."""
     log = data.with_suffix(".log")
-    command = [sys.executable, "-m", "leasehold.cli", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command = measured_python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1", "--port", "0")
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--data", str(data)], env=environment(), stdout=output, stderr=output

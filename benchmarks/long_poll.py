@@ -30,7 +30,7 @@ import psutil
 from benchmarks.load.admin import create_queue
 from benchmarks.load.job import EMULATOR_ACCOUNT, Job
 from benchmarks.load.signing import VERSION, service_sas
-from benchmarks.workspace import environment, python
+from benchmarks.workspace import environment, measured_python
 
 WAIT_S: Final = 60
 """What every receive waits, the longest there is."""
@@ -111,7 +111,9 @@ def running_server(connections: int, queues: Sequence[str]) -> Iterator[tuple[in
         data = Path(folder) / "data"
         data.mkdir()
         log = Path(folder) / "log"
-        command = python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1", "--port", "0")
+        command = measured_python(
+            "-m", "leasehold.cli", "serve", "--host", "127.0.0.1", "--port", "0"
+        )
         command += ["--data", str(data), "--max-connections", str(connections)]
         with log.open("wb") as output:
             process = subprocess.Popen(command, env=environment(), stdout=output, stderr=output)

@@ -15,7 +15,7 @@ import apsw
 import psutil
 
 import leasehold
-from benchmarks.workspace import REPOSITORY
+from benchmarks.workspace import REPOSITORY, measured_python
 
 _PAGE: Final = bytes(4096)
 _SYNCS: Final = 200
@@ -29,10 +29,18 @@ def describe_machine(folder: Path) -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "measured_python": _measured_python(),
         "sqlite": apsw.sqlite_lib_version(),
         "load_average": round(os.getloadavg()[0], 2),
         "fsync_us": measure_fsync(folder),
     }
+
+
+def _measured_python() -> str:
+    """Return which Python runs the servers, and the clients of batches."""
+    tell = "import platform, sys; print(platform.python_version(), sys.executable)"
+    done = subprocess.run(measured_python("-c", tell), capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def measure_fsync(folder: Path) -> dict[str, float]:

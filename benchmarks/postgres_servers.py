@@ -33,7 +33,14 @@ from benchmarks.load.job import Dialect, Job
 from benchmarks.peers.base import Subject
 from benchmarks.peers.postgres import Pgmq, PostgresPlace
 from benchmarks.single import Record, print_bars
-from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, environment, python
+from benchmarks.workspace import (
+    DEFAULT,
+    REPOSITORY,
+    Workspace,
+    environment,
+    measured_python,
+    python,
+)
 
 CONNECTIONS: Final = 64
 BATCH: Final = 100
@@ -66,7 +73,7 @@ class Server(Subject):
     def command(self) -> list[str]:
         """See :class:`Subject`."""
         return [
-            *python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1"),
+            *measured_python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--mns-port", "0", "--store-url", self._url),
         ]
 

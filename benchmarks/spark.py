@@ -39,7 +39,7 @@ from benchmarks.keep_leases import connection
 from benchmarks.long_poll import running_server
 from benchmarks.single import Record, print_bars
 from benchmarks.spark_peers import BODY_BYTES, MemorySource
-from benchmarks.workspace import REPOSITORY
+from benchmarks.workspace import MEASURED_PYTHON, environment
 from leasehold.client import Client
 from leasehold.spark.session import local_session
 
@@ -241,7 +241,8 @@ class Bench:
 @contextmanager
 def session(jar: Path | None, more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Run Spark with two cores; its Python processes find this package."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+    os.environ.setdefault("PYSPARK_PYTHON", MEASURED_PYTHON)
     conf: dict[str, Any] = {"spark.driver.memory": "4g", **(more or {})}
     if jar:
         conf["spark.jars"] = str(jar)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,12 +75,37 @@ def drop_from_page_cache(folder: Path) -> None:
                 os.close(descriptor)
 
 
+def _measured_python() -> str:
+    """Return the interpreter for servers and clients: one built as those that people install are.
+
+    Python optimized by a profile of its own use (PGO) serves the same in 0.87 of the processor
+    time. Debian, the images of Docker, python.org and uv build it so, pyenv does not unless told
+    to. Where this one was built without, Debian's of the same version runs on its packages.
+    """
+    given = os.environ.get("MEASURED_PYTHON")
+    if given:
+        return given
+    usual = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return sys.executable if is_optimized or not Path(usual).exists() else usual
+
+
+MEASURED_PYTHON: Final = _measured_python()
+
+
 def environment() -> dict[str, str]:
     """Return the environment for processes that import this package and Leasehold's source."""
-    paths = [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
+    packages = "" if sys.executable == MEASURED_PYTHON else sysconfig.get_path("platlib")
+    own = [str(REPOSITORY), str(REPOSITORY / "src"), packages]
+    paths = [*own, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def python(*arguments: str) -> list[str]:
     """Return the command that runs this Python with *arguments*."""
     return [sys.executable, *arguments]
+
+
+def measured_python(*arguments: str) -> list[str]:
+    """Return the command that runs what is measured in Python with *arguments*."""
+    return [MEASURED_PYTHON, *arguments]

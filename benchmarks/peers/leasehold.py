@@ -13,7 +13,7 @@ import leasehold
 from benchmarks.fill import Fill, NoRoom, cached_store, forget_store
 from benchmarks.load.job import Dialect
 from benchmarks.peers.base import Absent, Subject
-from benchmarks.workspace import Workspace, copy_folder, python
+from benchmarks.workspace import MEASURED_PYTHON, Workspace, copy_folder, measured_python
 
 
 class Leasehold(Subject):
@@ -69,4 +69,6 @@ def _program() -> list[str]:
     if spec is None or spec.origin is None:
         return []
     script = Path(sys.executable).with_name("leasehold")
-    return [str(script)] if script.exists() else python("-m", "leasehold.cli")
+    if sys.executable == MEASURED_PYTHON and script.exists():
+        return [str(script)]
+    return measured_python("-m", "leasehold.cli")

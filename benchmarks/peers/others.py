@@ -12,7 +12,7 @@ import uvicorn
 import leasehold
 from benchmarks.load.job import Dialect
 from benchmarks.peers.base import Absent, Subject, accepts
-from benchmarks.workspace import Workspace, python
+from benchmarks.workspace import Workspace, measured_python
 
 AZURITE: Final = "3.37.0"
 _INSTALL_S: Final = 300
@@ -29,7 +29,7 @@ class NoOp(Subject):
 
     def command(self) -> list[str]:
         """See :class:`Subject`."""
-        return python(
+        return measured_python(
             *("-m", "uvicorn", "benchmarks.peers.noop:app", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--loop", "uvloop", "--http", "httptools"),
             *("--ws", "none", "--lifespan", "off", "--no-access-log", "--log-level", "warning"),
@@ -49,7 +49,7 @@ class OwnNoOp(NoOp):
 
     def command(self) -> list[str]:
         """See :class:`Subject`."""
-        return python("-m", "benchmarks.peers.noop", str(self.port))
+        return measured_python("-m", "benchmarks.peers.noop", str(self.port))
 
 
 class Beanstalkd(Subject):
