@@ -64,6 +64,10 @@ OLD_DATABASES = {
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAALryThcYoZTRKgwXCEUv8G_",
     ),
+    "format10.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAKY1EuVo-GfNXtQa50ubMo_",
+    ),
 }
 
 
@@ -77,7 +81,7 @@ class Old:
 
     def __init__(self, name: str, folder: Path) -> None:
         shutil.copy(HERE / name, folder / FILE_NAME)
-        self.name = name
+        self.number = int(name.removeprefix("format").removesuffix(".db"))
         self.store = SqliteStore(folder)
         self.message_id, self.receipt = OLD_DATABASES[name]
 
@@ -156,7 +160,7 @@ def test_failures_and_jobs_are_kept(old: Old) -> None:
 def test_what_was_saved_is_kept(old: Old) -> None:
     """From format 4 on; in older ones nothing is saved, until somebody does."""
     found = old.ask(o.FindMessage("coho", "videos", old.message_id))
-    expected = "[3]" if old.name >= "format4.db" else None
+    expected = "[3]" if old.number >= 4 else None
     assert found.message.detail.saved == expected
     renewed = old.ask(c.Renew("coho", "videos", old.message_id, old.receipt, 30, saved="[4]"))
     assert renewed.message.detail.saved == "[4]"
@@ -267,6 +271,20 @@ def test_bodies_of_messages_staged_together(old: Old) -> None:
         old.ask(c.Complete("coho", "alike", lease.message.message_id, lease.receipt))
     old.ask(c.ReapDropped(100))
     assert old.store._state.cursor.execute("SELECT * FROM body_segment").fetchall() == []
+
+
+@formats(3)
+def test_members_of_claims_count_as_leased(old: Old) -> None:
+    """Also those that were in the index by phase, up to format 9; the oldest is found."""
+    counts = old.ask(o.CountMessages("coho", "flows"))
+    assert (counts.leased, counts.claimed) == (2, 1)
+    assert counts.since[MessageState.LEASED] == NOW_MS
+    taken = old.store._state.cursor.execute(
+        "SELECT count(*) FROM message INDEXED BY message_by_phase"
+        " WHERE phase > 0 AND partition & 549755813888 = 0 AND partition IN"
+        " (SELECT partition FROM claim)"
+    )
+    assert (taken.fetchall()[0][0] > 0) is (old.number < 10)
 
 
 @formats(1)

@@ -35,6 +35,8 @@ BoundTo: TypeAlias = tuple[str, str, int]
 
 LANE_BITS: Final = 40
 PARTITION_MASK: Final = (1 << LANE_BITS) - 1
+OF_CLAIM: Final = 1 << LANE_BITS - 1
+"""In the numbers of partitions of claims: the index by phase leaves their rows out."""
 DEFAULT_LANES: Final = 1 << DEFAULT_PRIORITY
 _LEASED: Final = int(Phase.LEASED)
 _GROUPED: Final = 16

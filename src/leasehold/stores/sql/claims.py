@@ -26,6 +26,7 @@ from leasehold.domain.model import Phase, row_keys_in
 from leasehold.domain.transactions import Moved
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.sql.catalog import (
+    OF_CLAIM,
     PARTITION_MASK,
     Entry,
     Lane,
@@ -296,7 +297,7 @@ class ClaimHandlers:
             state.recorded.pop(held, None)
             held.bytes_taken = None
             held.claim = rules.after_clear(held.claim)
-            held.partition, held.lanes_used = state.new_partition(), 0
+            held.partition, held.lanes_used = state.new_partition(OF_CLAIM), 0
             state.catalog.claims[held.partition] = held
             state.keep_claim(held)
 
@@ -445,7 +446,7 @@ class Claiming:
         return sum(self._state.value("bytes_of_lane", (lane,)) for lane in lanes)
 
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> OpenClaimState:
-        partition = self._state.new_partition()
+        partition = self._state.new_partition(OF_CLAIM)
         held = OpenClaimState(stream, partition, claim)
         self._state.recorded[held] = []
         stream.claims[claim.number] = held

@@ -197,11 +197,11 @@ class State(ABC):
         self.retired_until_ms = moment_ms
         self.set_meta("retired_until_ms", moment_ms)
 
-    def new_partition(self) -> int:
-        """Return the number of a partition that has never been used."""
+    def new_partition(self, mark: int = 0) -> int:
+        """Return the number of a partition that has never been used, with bits that mark it."""
         self._last_partition += 1
         self.set_meta("last_partition", self._last_partition)
-        return self._last_partition
+        return self._last_partition | mark
 
     def next_token(self) -> int:
         """Return a token for a stream: higher than all before, also of streams that are gone."""

@@ -756,7 +756,8 @@ LIMIT ?3
 -- name: oldest_in_phase
 SELECT since_ms, visible_at_ms, expires_at_ms
 FROM message INDEXED BY message_by_phase
-WHERE partition = ?1 AND phase = ?2 AND phase > 0 AND since_ms >= ?3
+WHERE partition = ?1 AND phase = ?2 AND phase > 0 AND partition & 549755813888 = 0
+  AND since_ms >= ?3
 ORDER BY since_ms LIMIT ?4 OFFSET ?5
 
 -- name: next_invisible
