@@ -673,14 +673,9 @@ def _poisoned(message: Message, now_ms: int) -> str:
 
 
 def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str:
-    since = past(message.visible_at_ms, now_ms)
     if message.dequeue_count == 0:
-        if message.detail.redriven and message.phase is Phase.WAITING:
-            # In a group it counts as visible since it first was.
-            at_ms = max(message.visible_at_ms, message.since_ms)
-            return f"It has not been received since it was redriven at {past(at_ms, now_ms)}"
-        return f"It has not been received since it became visible at {since}"
-    visible = f"It has been visible since {since}"
+        return f"It has not been received since it {_became_visible(message, now_ms)}"
+    visible = f"It has been visible since {past(message.visible_at_ms, now_ms)}"
     if has_lapsed(message, now_ms):
         attempt = _attempt(message, policy)
         return f"{visible}, when the lease of {_holder(message.holder)} ran out in {attempt}"
@@ -694,6 +689,13 @@ def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str
     if outcome is not None:
         return f"{visible}, after it was {_given_back(message, outcome)}"
     return visible
+
+
+def _became_visible(message: Message, now_ms: int) -> str:
+    if message.detail.redriven and message.phase is Phase.WAITING:
+        # In a group it counts as visible since it first was.
+        return f"was redriven at {past(max(message.visible_at_ms, message.since_ms), now_ms)}"
+    return f"became visible at {past(message.visible_at_ms, now_ms)}"
 
 
 def _holder(holder: str | None) -> str:
