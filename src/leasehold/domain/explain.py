@@ -663,9 +663,7 @@ def _poisoned(message: Message, now_ms: int) -> str:
             f"It was put directly into the poison queue at {past(message.inserted_at_ms, now_ms)}"
         )
     attempt = last_error(message)
-    error = ""
-    if attempt is not None and attempt.error is not None:
-        error = f" (last error: {_error_text(attempt)})"
+    error = f" (last error: {_error_text(attempt)})" if attempt and attempt.error else ""
     return (
         f"It was moved to the poison queue at {past(poisoning.at_ms, now_ms)} because "
         f"{because(poisoning.reason, message)}{error}"
@@ -674,7 +672,11 @@ def _poisoned(message: Message, now_ms: int) -> str:
 
 def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str:
     if message.dequeue_count == 0:
-        return f"It has not been received since it {_became_visible(message, now_ms)}"
+        redriven = message.detail.redriven and message.phase is Phase.WAITING
+        became = "was redriven" if redriven else "became visible"
+        # In a group a redriven message counts as visible since it first was.
+        at_ms = max(message.visible_at_ms, message.since_ms if redriven else 0)
+        return f"It has not been received since it {became} at {past(at_ms, now_ms)}"
     visible = f"It has been visible since {past(message.visible_at_ms, now_ms)}"
     if has_lapsed(message, now_ms):
         attempt = _attempt(message, policy)
@@ -689,13 +691,6 @@ def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str
     if outcome is not None:
         return f"{visible}, after it was {_given_back(message, outcome)}"
     return visible
-
-
-def _became_visible(message: Message, now_ms: int) -> str:
-    if message.detail.redriven and message.phase is Phase.WAITING:
-        # In a group it counts as visible since it first was.
-        return f"was redriven at {past(max(message.visible_at_ms, message.since_ms), now_ms)}"
-    return f"became visible at {past(message.visible_at_ms, now_ms)}"
 
 
 def _holder(holder: str | None) -> str:
