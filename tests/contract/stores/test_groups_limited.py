@@ -34,6 +34,17 @@ def look(asker: Asker, group: str = "a") -> o.GroupStanding:
 # --- rates -------------------------------------------------------------------------------------
 
 
+def test_who_only_looks_changes_no_rate(asker: Asker) -> None:
+    """With the clock set back, the time to wait begins anew for as long as nobody receives."""
+    asker.govern(groups=GroupSettings(rate_per_s=1))
+    fill(asker, a=2)
+    assert serve(asker, 9) == ["a"]
+    asker.clock.advance(s=-100)
+    asker.ask(o.NextDue(ACCOUNT, QUEUE))
+    asker.clock.advance(s=0.5)
+    assert look(asker).again_ms == asker.clock.now_ms() + 1_000
+
+
 @ORDERS
 def test_no_faster_than_its_rate(asker: Asker, order: GroupOrder) -> None:
     """After the burst one at a time, as the rate allows; other groups have rates of their own."""

@@ -617,6 +617,8 @@ class _GroupLooks:
             self.known[group] = look
             if group in self._table.holds and group != self._held:
                 look.give_up()
+            elif self._good is not _any and group not in self._table.halts:
+                look.keep_rate()  # who only looks changes nothing
 
     def in_flight(self) -> Mapping[Group, int]:
         """See :class:`Looks`."""
@@ -675,8 +677,7 @@ class _GroupLook:
         if group in table.halts:
             ready, self._again_ms = [], NEVER_MS
         if self._rate is not None and group is not None:
-            full_at_us = rate_kept(self._rate, table.full_at_us.get(group, 0), now_ms)
-            table.full_at_us[group] = full_at_us
+            full_at_us = table.full_at_us.get(group, 0)
             self._room = min(self._room, rate_room(self._rate, full_at_us, now_ms))
         self._ready = [
             (key, order_of(message.priority, message.visible_at_ms, key, ageing_s))
@@ -686,6 +687,12 @@ class _GroupLook:
     def give_up(self) -> None:
         """Give nothing for as long as another session holds the group."""
         self._ready, self._again_ms = [], NEVER_MS
+
+    def keep_rate(self) -> None:
+        """Note how far the rate is used up at this time: the clock may have been set back."""
+        if self._rate is not None and self._group is not None:
+            full_at_us = self._table.full_at_us.get(self._group, 0)
+            self._table.full_at_us[self._group] = rate_kept(self._rate, full_at_us, self._now_ms)
 
     def _rated_ms(self) -> int:
         """Return when the rate of the group allows one more."""
