@@ -16,7 +16,7 @@ from leasehold.domain.model import GroupHold, Outcome
 from leasehold.domain.queue_settings import GroupSettings, QueueSettings
 
 from .claiming import forget_signs
-from .comparison import ACCOUNT, LIMITS, QUEUES, OracleComparison, Pair
+from .comparison import ACCOUNT, LIMITS, MOVES_MS, QUEUES, OracleComparison, Pair
 from .governed import GROUPED, POLICIES
 
 
@@ -28,10 +28,12 @@ class HoldingComparison(OracleComparison):
         self.drawn = 1_000
         self.sessions: list[str] = []
         self.holds: list[tuple[str, GroupHold]] = []
+        self.has_rates = False
 
     @initialize(groups=st.sampled_from(GROUPED))
     def share_queues(self, groups: GroupSettings) -> None:
         """Have groups share the queues, and workers that live."""
+        self.has_rates = groups.has_rates
         videos = QueueSettings(groups=groups, failure_policy=POLICIES[1])
         self.both(
             [
@@ -43,6 +45,15 @@ class HoldingComparison(OracleComparison):
         )
         self.open_session("w1", 60)
         self.open_session("w2", 3)
+
+    @rule(move_ms=MOVES_MS)
+    def move_clock(self, move_ms: int) -> None:
+        """Move the clock, where groups have rates never back.
+
+        Behind a step back the rate of a group begins anew when a receive looks at it, and which
+        groups are looked at is a store's own affair.
+        """
+        super().move_clock(abs(move_ms) if self.has_rates else move_ms)
 
     @rule(holder=st.sampled_from(["w1", "w2"]), timeout_s=st.sampled_from([2, 60]))
     def open_session(self, holder: str, timeout_s: int) -> None:
