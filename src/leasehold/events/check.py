@@ -490,7 +490,9 @@ class Checker(Book):
             self._violate(Rule.FENCE_ORDER, f"its fence is {fence} after {message.fence}")
         if count != (message.count if kind == EventType.POISONED else 0):
             self._violate(Rule.EXACT_COUNT, f"its count is {count} and was {message.count}")
-        if phase != Phase.WAITING or since != at_ms or visible != at_ms:
+        # Redriven in a group it counts as visible since it first was, its place in the group.
+        has_place = kind == EventType.REDRIVEN and message.group is not None and visible < at_ms
+        if phase != Phase.WAITING or since != at_ms or (visible != at_ms and not has_place):
             self._violate(Rule.MESSAGE_STATE, "it is moved, and does not begin anew")
         if kind == EventType.POISONED:
             self._check_poisoned(row.reason, message)

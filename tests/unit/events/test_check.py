@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.admin import JobKind
 from leasehold.domain.events import Event, EventType
 from leasehold.domain.groups import HaltGroup
 from leasehold.domain.model import Detail, Outcome
@@ -68,6 +69,24 @@ def test_nothing_is_wrong_with_what_a_store_writes(kind: str, size: int, tmp_pat
     in_parts = check_all(lambda: [rows], at_once=30, **how)
     assert (in_parts.counts, in_parts.events) == (report.counts, report.events)
     assert (in_parts.violations, in_parts.live) == ([], report.live)
+
+
+@pytest.mark.parametrize("group", ["a", None])
+def test_redriven_messages_of_groups_have_their_old_places(group: str | None) -> None:
+    """They count as visible since they first were; without a group that is as of the redrive."""
+    asker = Asker(MemoryStore(), ManualClock())
+    asker.create()
+    asker.bury("bad", detail=Detail(group_id=group))
+    asker.clock.advance(s=60)
+    asker.run_job(JobKind.REDRIVE)
+    rows = [row_of_event(event) for event in asker.events()]
+    assert checked(rows).violations == []
+    (redriven,) = [row for row in rows if row.type == EventType.REDRIVEN]
+    assert redriven.visible_at_ms == redriven.at_ms - (60_000 if group else 0)
+    for by_ms in (-60_000, 1) if group is None else (60_001,):
+        wrong = redriven._replace(visible_at_ms=redriven.visible_at_ms + by_ms)
+        report = checked(wrong if row is redriven else row for row in rows)
+        assert {found.rule for found in report.violations} == {Rule.MESSAGE_STATE}
 
 
 def test_a_large_group_is_judged_whole() -> None:
