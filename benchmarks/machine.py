@@ -29,14 +29,14 @@ def describe_machine(folder: Path) -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "measured_python": _measured_python(),
+        "measured_python": _describe_python(),
         "sqlite": apsw.sqlite_lib_version(),
         "load_average": round(os.getloadavg()[0], 2),
         "fsync_us": measure_fsync(folder),
     }
 
 
-def _measured_python() -> str:
+def _describe_python() -> str:
     """Return which Python runs the servers, and the clients of batches."""
     tell = "import platform, sys; print(platform.python_version(), sys.executable)"
     done = subprocess.run(measured_python("-c", tell), capture_output=True, text=True, check=True)

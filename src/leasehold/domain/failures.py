@@ -188,3 +188,9 @@ def _shortened(attempt: Attempt) -> Attempt:
 
 def _used_up(count: int, budget: int | None) -> bool:
     return budget is not None and count >= budget
+
+
+def has_failed_in(queue_name: str, poisoned: Message) -> bool:
+    """Tell whether a message of a poison queue failed in this queue, as far as is known."""
+    poisoning = poisoned.detail.poisoning
+    return poisoning is None or poisoning.queue == queue_name

@@ -27,7 +27,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.event_recorder import PURGE
 from leasehold.domain.events import OPERATOR, EventType
-from leasehold.domain.failures import newest_error
+from leasehold.domain.failures import has_failed_in, newest_error
 from leasehold.domain.filters import EVERYTHING, MessageFilter, matches
 from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup, rate_room, room_again_ms
 from leasehold.domain.model import (
@@ -114,11 +114,12 @@ class AdminHandlers:
         poison = self._tables.poison_of(table)
         if poison is None or not (wanted.states is None or MessageState.POISONED in wanted.states):
             return
-        live = poison.live(now_ms)
         for row_key, message in sorted(poison.rows.items()):
-            if row_key > after.row_key and _is_from(table, message) and row_key in live:
-                seen = poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
-                yield Place(poison=True, row_key=row_key), seen
+            if row_key > after.row_key and has_failed_in(table.queue.name, message):
+                seen = poison.seen(row_key, now_ms)
+                if seen.state is not MessageState.EXPIRED:
+                    seen = seen._replace(state=MessageState.POISONED)
+                    yield Place(poison=True, row_key=row_key), seen
 
     def _apart(self, table: QueueTable, wanted: MessageFilter) -> dict[int, o.Seen]:
         """Return what is retired and, if it is asked for, what is staged."""
@@ -220,8 +221,8 @@ class AdminHandlers:
             poison is None
             or message is None
             or message.message_id != command.message_id
-            or not _is_from(table, message)
-            or row_key not in poison.live(now_ms)
+            or not has_failed_in(table.queue.name, message)
+            or poison.state_of(row_key, now_ms) is MessageState.EXPIRED
         ):
             raise MessageNotFound
         return poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
@@ -245,12 +246,13 @@ class AdminHandlers:
             begun_ms = message.visible_at_ms if state is MessageState.VISIBLE else message.since_ms
             since[state] = min(since.get(state, begun_ms), begun_ms)
         poison = self._tables.poison_of(table)
+        poisoned = [poison.state_of(key, now_ms) for key in poison.rows] if poison else []
         return o.Counts(
             visible=numbers[MessageState.VISIBLE],
             leased=numbers[MessageState.LEASED],
             delayed=numbers[MessageState.DELAYED],
             deferred=numbers[MessageState.DEFERRED],
-            poisoned=len(poison.live(now_ms)) if poison else 0,
+            poisoned=len(poisoned) - poisoned.count(MessageState.EXPIRED),
             since=since,
             staged=len(list(self._staging.staged_for(table))),
             expired=numbers[MessageState.EXPIRED] + len(table.retired),
@@ -512,12 +514,6 @@ class JobHandlers:
         if job is None or account not in {None, job.account}:
             raise JobNotFound
         return job
-
-
-def _is_from(table: QueueTable, message: Message) -> bool:
-    """Tell whether a poisoned message failed in this queue, as far as is known."""
-    poisoning = message.detail.poisoning
-    return poisoning is None or poisoning.queue == table.queue.name
 
 
 def _without_content(seen: o.Seen) -> o.Seen:

@@ -178,11 +178,6 @@ class QueueTable:
             return MessageState.LEASED
         return state_of(self.rows[row_key], now_ms)
 
-    def live(self, now_ms: int) -> set[int]:
-        """Return the row keys of what has not expired."""
-        rows = self.rows
-        return {key for key in rows if self.state_of(key, now_ms) is not MessageState.EXPIRED}
-
     def seen(self, row_key: int, now_ms: int) -> Seen:
         """Return a message as an inspector sees it: under a claim while that hides it."""
         under = claim_rules.name_of(self.held[row_key].claim) if self.hides(row_key) else None

@@ -30,7 +30,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.event_recorder import SERVER, changes_between
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import newest_error
+from leasehold.domain.failures import has_failed_in, newest_error
 from leasehold.domain.filters import matches
 from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup
 from leasehold.domain.model import (
@@ -71,7 +71,7 @@ from leasehold.stores.sql.failures import add_queue, keep_halt
 from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.plain_json import from_plain, settings_to_json, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, free_group, kept_in, message_of, rewrite, uncount
-from leasehold.stores.sql.scanning import GroupScanner, Scanner, Step, is_from, seen_of
+from leasehold.stores.sql.scanning import GroupScanner, Scanner, Step, seen_of
 from leasehold.stores.sql.state import State
 
 NOT_YET_RETIRED: Final = 20_000
@@ -136,7 +136,7 @@ class AdminHandlers:
             return staged
         poison = catalog.poison_of(entry)
         found, retired = self._find_in(poison, command.message_id) if poison else (None, False)
-        if found is None or retired or not is_from(entry, found.message):
+        if found is None or retired or not has_failed_in(entry.queue.name, found.message):
             raise MessageNotFound
         seen = seen_of(found, now_ms)
         if seen.state is MessageState.EXPIRED:

@@ -20,14 +20,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasehold.domain import claims as cl
 from leasehold.domain.admin import CountGroups, GroupPage, GroupPlace, Seen
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
+from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, has_failed_in
 from leasehold.domain.filters import MessageFilter, needs_body
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import (
     MAX_ROW_KEY,
     NEVER_MS,
     GroupFigures,
-    Message,
     MessageState,
     Phase,
     Place,
@@ -158,7 +157,7 @@ class Scanner:
             place, seen, retired, held = step
             if seen is not None:
                 gone = retired or seen.state is MessageState.EXPIRED
-                mine = is_from(entry, seen.message) and not gone
+                mine = has_failed_in(entry.queue.name, seen.message) and not gone
                 seen = seen._replace(state=MessageState.POISONED) if mine else None
             yield Step(place._replace(poison=True), seen, held=held)
 
@@ -376,12 +375,6 @@ def seen_of(kept: Kept, now_ms: int) -> Seen:
     if held.lapsed:
         return Seen(message, state_of(message, now_ms), entry.queue.name)
     return Seen(message, MessageState.LEASED, entry.queue.name, held.under())
-
-
-def is_from(entry: Entry, message: Message) -> bool:
-    """Tell whether a poisoned message failed in this queue, as far as is known."""
-    poisoning = message.detail.poisoning
-    return poisoning is None or poisoning.queue == entry.queue.name
 
 
 # --- searching ---------------------------------------------------------------------------------
