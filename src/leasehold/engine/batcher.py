@@ -7,6 +7,7 @@ is the affair of a :class:`~leasehold.engine.commit_policy.CommitPolicy`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -128,6 +129,13 @@ class Batcher:
             self._idle.clear()
             self._loop.call_soon(self._start_batch)
         return future
+
+    async def wait_for_idle(self, most_s: float) -> None:
+        """Wait until nobody waits for the store, but no longer than *most_s* seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while not self._idle.is_set():
+                    await self._idle.wait()
 
     async def settle(self) -> None:
         """Wait for a few turns of the loop without work, but not for ever."""

@@ -174,6 +174,7 @@ class Engine:
             self._clock,
             self._plan or MaintenancePlan(),
             perform=self.perform,
+            wait_for_idle=self._batcher.wait_for_idle,
             relieve=self._relieve,
             adapt=self._adapt,
             leads=None if self._peers is None else self._peers.leads,

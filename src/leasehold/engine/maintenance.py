@@ -30,6 +30,12 @@ SLICE_ROWS: Final = 500
 """Rows one step may take, some two milliseconds' worth."""
 _SLICE_DROPPED: Final = 1_000
 """The same where there is nothing to do but to free rows: a step costs as much as 150 of them."""
+_IDLE_WAIT_S: Final = 0.02
+"""Seconds that a step of freeing waits until no client wants the store: nobody waits for what it
+frees, and whoever asks behind it would wait for it."""
+_IDLE_WAITS_S: Final = 5.0
+"""Seconds of freeing with such waits. If it is not done by then it takes its turn like a client, so
+that it keeps up where more is dropped than idle moments have room for."""
 _SLICE_TRANSACTIONS: Final = 4
 """Staged transactions that one step drops: each may have many rows."""
 _NOTICED_STALL_S: Final = 0.5
@@ -76,6 +82,7 @@ class Maintenance:
         plan: MaintenancePlan,
         *,
         perform: Perform,
+        wait_for_idle: Callable[[float], Awaitable[None]],
         relieve: Callable[[], Awaitable[bool]],
         adapt: Callable[[Perform, int], Awaitable[None]],
         leads: Callable[[], bool] | None = None,
@@ -86,6 +93,7 @@ class Maintenance:
         self._store = store
         self._clock = clock
         self._perform = perform
+        self._wait_for_idle = wait_for_idle
         self._relieve = relieve
         self._adapt = adapt
         self._leads = leads or always
@@ -197,13 +205,23 @@ class Maintenance:
             self.retired += await self._to_the_end(c.RetireExpired(SLICE_ROWS))
             before_ms = self._clock.now_ms() - self._plan.expiry_grace_s * 1000
             await self._to_the_end(c.RemoveRetired(before_ms, SLICE_ROWS))
-        await self._to_the_end(c.ReapDropped(_SLICE_DROPPED))
+        await self._free_dropped()
         if self._clock.monotonic_s() >= self._next_adapt_s:
             self._next_adapt_s = self._clock.monotonic_s() + self._plan.adapt_interval_s
             if not self._waiting_for_clock:
                 await self._to_the_end(c.ForgetKeys(SLICE_ROWS))
                 await self._to_the_end(ExpireStaged(_SLICE_TRANSACTIONS))
             await self._adapt(self._perform, self._clock.now_ms())
+
+    async def _free_dropped(self) -> None:
+        """Free the rows of what was dropped: in idle moments, as long as these are enough."""
+        waits_until_s = self._clock.monotonic_s() + _IDLE_WAITS_S
+        while True:
+            if self._clock.monotonic_s() < waits_until_s:
+                await self._wait_for_idle(_IDLE_WAIT_S)
+            swept = await self._perform(c.ReapDropped(_SLICE_DROPPED))
+            if swept.count < _SLICE_DROPPED:
+                return
 
     async def _to_the_end(self, command: _Sweep) -> int:
         total = 0

@@ -93,6 +93,16 @@ def test_rows_of_cleared_and_deleted_queues_are_reaped_in_slices(asker: Asker) -
     assert asker.bodies() == [b"kept"]
 
 
+def test_reaping_takes_no_row_that_came_between(asker: Asker) -> None:
+    """Whether the rows that were dropped follow each other or not."""
+    asker.create("other")
+    for place in range(9):
+        asker.put(str(place), queue=QUEUE if place in {4, 6} else "other")
+    asker.ask(c.DeleteQueue(ACCOUNT, "other"))
+    assert [asker.ask(c.ReapDropped(4)).count for _ in range(3)] == [4, 3, 0]
+    assert asker.bodies() == [b"4", b"6"]
+
+
 def test_sweep_passes_over_rows_of_dropped_queues(asker: Asker) -> None:
     """Expired rows that a clear has dropped count nowhere."""
     for _ in range(4):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
@@ -12,7 +14,7 @@ from leasehold.domain import transactions as t
 from leasehold.engine import Engine
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
-from tests.unit.engine.support import claim, put, receive
+from tests.unit.engine.support import World, claim, play, put, receive
 
 
 class CountingStore(SqliteStore):
@@ -62,3 +64,34 @@ def test_sweeps_that_find_nothing_write_nothing(tmp_path: Path) -> None:
         await engine.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
+def test_an_idle_moment_is_one_in_which_no_client_waits(on_thread: bool) -> None:
+    """A client that asks again as soon as it is answered leaves none."""
+
+    async def scenario(world: World) -> None:
+        batcher = world.engine._batcher
+        assert batcher is not None
+        over: list[str] = []
+
+        async def ask(times: int) -> None:
+            for _ in range(times):
+                await world.engine.perform(put())
+            over.append("client")
+
+        async def wait(most_s: float) -> None:
+            await batcher.wait_for_idle(most_s)
+            over.append("idle")
+
+        await asyncio.gather(ask(50), wait(60))
+        assert over == ["client", "idle"]
+        await wait(60)
+        over.clear()
+        client = asyncio.create_task(ask(1_000_000))
+        await asyncio.sleep(0)
+        await wait(0.01)
+        assert over == ["idle"]  # it has not waited for ever
+        client.cancel()
+
+    play(scenario, on_thread=on_thread)

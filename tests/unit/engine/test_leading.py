@@ -39,6 +39,7 @@ class Sweeper:
             ManualClock(),
             MaintenancePlan(),
             perform=self.perform,
+            wait_for_idle=self.wait_for_idle,
             relieve=self.relieve,
             adapt=self.adapt,
             leads=lambda: self.leads,
@@ -51,6 +52,9 @@ class Sweeper:
             raise Unavailable
         self.done.append(type(command))
         return c.Swept(0)
+
+    async def wait_for_idle(self, most_s: float) -> None:
+        """Not needed."""
 
     async def relieve(self) -> bool:
         """Not needed."""

@@ -206,11 +206,16 @@ class Rounds:
         self.asked = asyncio.Event()
         self.hangs_at: type | None = None
         self.fails_at: type | None = None
+        self.dropped = 0
+        """Rows that are to be freed."""
+        self.waits_s: list[float] = []
+        """For an idle store; of each it takes as much as was asked for."""
         self.maintenance = Maintenance(
             MemoryStore(),
             self.clock,
             MaintenancePlan(),
             perform=self.perform,
+            wait_for_idle=self.wait_for_idle,
             relieve=_relieved,
             adapt=_not_adapted,
             sleep=self.sleep,
@@ -222,7 +227,16 @@ class Rounds:
             await asyncio.Event().wait()
         if type(command) is self.fails_at:
             raise OSError
+        if isinstance(command, c.ReapDropped):
+            freed = min(self.dropped, command.limit)
+            self.dropped -= freed
+            return c.Swept(freed)
         return c.Swept(0)
+
+    async def wait_for_idle(self, most_s: float) -> None:
+        """Stand in for a store that is never idle."""
+        self.waits_s.append(most_s)
+        self.clock.advance(s=most_s)
 
     async def sleep(self, delay_s: float) -> None:
         """Only the watch sleeps here: a clean-up takes for ever."""
@@ -248,8 +262,26 @@ async def _relieved() -> bool:
     return True
 
 
+async def _not_waited(_most_s: float) -> None:
+    pass
+
+
 async def _not_adapted(perform: Perform, now_ms: int) -> None:
     del perform, now_ms
+
+
+def test_rows_are_freed_in_idle_moments_but_not_for_ever() -> None:
+    """Each step lets clients go first for a moment; after some seconds it takes its turn."""
+    rounds = Rounds()
+    rounds.dropped = 1_000_000
+    asyncio.run(rounds.maintenance.sweep())
+    steps = rounds.count(c.ReapDropped)
+    assert rounds.dropped == 0
+    assert set(rounds.waits_s) == {0.02}
+    assert 200 < len(rounds.waits_s) < 300 < steps
+    before = len(rounds.waits_s)
+    asyncio.run(rounds.maintenance.sweep())
+    assert len(rounds.waits_s) == before + 1
 
 
 def test_a_long_clean_up_does_not_hold_up_the_watch() -> None:
@@ -338,6 +370,7 @@ def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | 
         ManualClock(),
         MaintenancePlan(),
         perform=_nothing_to_do,
+        wait_for_idle=_not_waited,
         relieve=relieve,
         adapt=_not_adapted,
         leads=leads,

@@ -93,14 +93,28 @@ def write_members(pages: Sequence[MemberPage | MemberColumns]) -> memoryview:
 
 def _joined(pages: Sequence[MemberColumns]) -> MemberColumns:
     """Return pages as one, before bodies are copied."""
-    numbers: list[list[int]] = [[] for _ in range(_FIRST_NUMBER, _END_OF_NUMBERS)]
-    for page in pages:
-        for whole, column in zip(numbers, _numbers_in(page), strict=True):
-            whole.extend(column)
+    counts = [len(page.sizes) for page in pages]
+    by_column = zip(*[page[_FIRST_NUMBER:_END_OF_NUMBERS] for page in pages], strict=True)
+    numbers = [_joined_numbers(columns, counts) for columns in by_column]
     ids = b"".join([page.message_ids for page in pages])
     sizes = [*chain.from_iterable(page.sizes for page in pages)]
     bodies = [*chain.from_iterable(page.bodies for page in pages)]
     return MemberColumns._make([ids, sizes, bodies, *numbers, None])
+
+
+def _joined_numbers(columns: Sequence[Any], counts: Sequence[int]) -> int | array[int]:
+    """Return one column of several pages; one number if it is that of all of them."""
+    first = columns[0]
+    if isinstance(first, int) and columns.count(first) == len(columns):
+        return first
+    whole = array("q")
+    for column, count in zip(columns, counts, strict=True):
+        whole.extend(_times(column, count) if isinstance(column, int) else column)
+    return whole
+
+
+def _times(number: int, count: int) -> array[int]:
+    return array("q", (number,)) * count
 
 
 _FIRST_NUMBER, _END_OF_NUMBERS = 3, 9
@@ -110,7 +124,7 @@ _FIRST_NUMBER, _END_OF_NUMBERS = 3, 9
 def _numbers_in(page: MemberColumns) -> list[Sequence[int]]:
     columns: Sequence[Any] = page[_FIRST_NUMBER:_END_OF_NUMBERS]
     count = len(page.sizes)
-    return [array("q", (each,)) * count if isinstance(each, int) else each for each in columns]
+    return [_times(each, count) if isinstance(each, int) else each for each in columns]
 
 
 def _batch_of_columns(page: MemberColumns) -> pa.RecordBatch:

@@ -90,12 +90,22 @@ class MaintenanceHandlers:
             if removed == command.limit:
                 break
             wanted = command.limit - removed
-            state.cursor.execute(state.sql["reap"], (partition, wanted))
-            count = state.cursor.connection.changes()
+            count = self._reap(partition, wanted)
             removed += count
             if count < wanted:
                 state.cursor.execute(state.sql["forget_partition"], (partition,))
         return c.Swept(removed)
+
+    def _reap(self, partition: int, limit: int) -> int:
+        """Remove rows of a partition, at most so many, and return how many it was."""
+        state = self._state
+        if "dropped_run" in state.sql:
+            ((first, last, count),) = state.fetch("dropped_run", (partition, limit))
+            if count and last - first == count - 1:
+                state.cursor.execute(state.sql["reap_run"], (first, last))
+                return int(count)
+        state.cursor.execute(state.sql["reap"], (partition, limit))
+        return int(state.cursor.connection.changes())
 
     def forget_keys(self, command: c.ForgetKeys, now_ms: int) -> c.Result:
         """Forget deduplication keys whose window is over."""

@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
@@ -362,6 +364,7 @@ MOST_LOOKED_AT: Final = 5_000
 """Members that are looked at for a page, at most."""
 MOST_IN_COLUMNS: Final = 20_000
 """The same where they are read as columns."""
+_SIZES: Final = msgspec.json.Decoder(list[int])
 _READ_FIRST: Final = 32
 """Members read while it is not known how large they are: each body can have 64 KiB."""
 _READ_AT_ONCE: Final = 250
@@ -563,7 +566,7 @@ def _run_in(state: State, query: str, bounds: tuple[int, ...]) -> _Run | None:
     if detailed or least != most:
         return None
     columns = (*least, priority_of(bounds[0]))
-    return _Run(ids, json.loads(f"[{sizes}]"), (bodies,), columns)
+    return _Run(ids, _SIZES.decode(f"[{sizes}]"), (bodies,), columns)
 
 
 def _run_of(rows: Sequence[Any]) -> _Run:
@@ -593,7 +596,7 @@ def _joined(runs: Sequence[_Run]) -> _Run:
         columns.append(values)
     return _Run(
         b"".join([run.ids for run in runs]),
-        [size for run in runs for size in run.sizes],
+        [*chain.from_iterable([run.sizes for run in runs])],
         tuple([piece for run in runs for piece in run.bodies]),
         tuple(columns),
     )

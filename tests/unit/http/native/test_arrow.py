@@ -168,6 +168,18 @@ def test_a_store_may_have_nothing_in_columns() -> None:
     assert (table.num_rows, table.schema) == (0, arrow.MEMBERS)
 
 
+def test_pages_are_one_batch_however_their_columns_are_told() -> None:
+    """One number for all members of a page, or one for each, the same as in other pages or not."""
+    alike = MemberColumns(b"i" * 32, (1, 2), (b"abb",), 1000, 9000, 1000, 1, 5, 8, "on")
+    later = alike._replace(inserted_at_ms=2000, dequeue_counts=[1, 2])
+    pages = [alike, alike._replace(sizes=(2, 1), bodies=(b"aa", b"b")), later]
+    table = pa.ipc.open_stream(arrow.write_members(pages)).read_all()
+    single = [pa.ipc.open_stream(arrow.write_members([page])).read_all() for page in pages]
+    assert table.equals(pa.concat_tables(single).combine_chunks())
+    assert table.column("body").to_pylist() == [b"a", b"bb", b"aa", b"b", b"a", b"bb"]
+    assert table.column("dequeue_count").to_pylist() == [1, 1, 1, 1, 1, 2]
+
+
 def test_json_is_not_asked_for_in_columns(native: Native) -> None:
     """Who does not ask for Arrow gets JSON."""
     native.put_bodies("x")
