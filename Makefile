@@ -109,11 +109,11 @@ bench-spark: $(READY) ## Measure Spark on queues beside Spark on other things
 bench-mns: $(READY) ## Measure the MNS dialect beside the Azure dialect
 	$(BIN)/python -m benchmarks.mns_beside_azure --out benchmarks/results/latest-mns.json
 
-bench-postgres: $(READY) ## Measure two servers on PostgreSQL beside pgmq (pgmq.sql in PGMQ_SQL)
-	$(BIN)/python -m benchmarks.postgres_servers $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-postgres.json
+bench-postgres: $(READY) ## Measure two servers on PostgreSQL beside pgmq
+	$(BIN)/python -m benchmarks.postgres_servers --out benchmarks/results/latest-postgres.json
 
-bench-batches: $(READY) ## Measure batches beside pgmq with its own client (pgmq.sql in PGMQ_SQL)
-	$(BIN)/python -m benchmarks.batches_beside_pgmq $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-batches.json
+bench-batches: $(READY) ## Measure batches beside pgmq with its own client
+	$(BIN)/python -m benchmarks.batches_beside_pgmq --out benchmarks/results/latest-batches.json
 
 bench-console: $(READY) ## Measure the console on ten thousand queues (needs Chromium, 10 GB and 15 minutes)
 	$(BIN)/python -m benchmarks.console --out benchmarks/results/latest-console.json

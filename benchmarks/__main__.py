@@ -26,7 +26,7 @@ from rich.progress import Progress as ProgressBar
 from benchmarks import report, workspace
 from benchmarks.figures import Bar, rows
 from benchmarks.machine import describe_machine, describe_source, measure_fsync
-from benchmarks.peers.postgres import PostgresPlace
+from benchmarks.peers.postgres import PostgresPlace, published_script
 from benchmarks.records import Run
 from benchmarks.runner import Aborted, Harness, Options, Progress
 from benchmarks.suites import SUITES
@@ -66,12 +66,12 @@ def main() -> None:
 @click.option(
     "--pgmq-sql",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="pgmq's published script (pgmq.sql); by default WORK/pgmq.sql, where that exists.",
+    help="pgmq's published script (pgmq.sql); by default the one that its client brings.",
 )
 @click.option(
     "--pg-bin",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with initdb and postgres; by default the one that the PATH leads to.",
+    help="Folder with initdb and postgres; by default that in the PATH, or Debian's newest.",
 )
 def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     suite_name: str,
@@ -91,7 +91,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     space = workspace.Workspace.open(work)
     options = Options(
         backlog_body_bytes=backlog_body,
-        postgres=PostgresPlace(bin=pg_bin, pgmq_sql=pgmq_sql or work / "pgmq.sql"),
+        postgres=PostgresPlace(bin=pg_bin, pgmq_sql=pgmq_sql or published_script()),
     )
     result = Run(
         suite=suite.name,

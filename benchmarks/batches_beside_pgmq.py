@@ -1,9 +1,9 @@
 """Batches of 100 messages beside pgmq, each side with its usual client.
 
-``python -m benchmarks.batches_beside_pgmq --pgmq-sql pgmq.sql --out
-benchmarks/results/batches_beside_pgmq.json`` starts a PostgreSQL cluster of its own, with all
-settings at their defaults. A *life* of a message is its put, its receive and its complete, 100
-messages of 1 KiB in a call and each call on disk before it answers. In each round, in turn:
+``python -m benchmarks.batches_beside_pgmq --out benchmarks/results/batches_beside_pgmq.json``
+starts a PostgreSQL cluster of its own, with all settings at their defaults. A *life* of a message
+is its put, its receive and its complete, 100 messages of 1 KiB in a call and each call on disk
+before it answers. In each round, in turn:
 
 - ``embedded``: Leasehold in the process of its caller, the engine on its SQLite store, and as many
   tasks as connections elsewhere;
@@ -43,7 +43,7 @@ from benchmarks.load.job import Job
 from benchmarks.load.process import ServerProcesses
 from benchmarks.peers.base import Subject
 from benchmarks.peers.leasehold import Leasehold
-from benchmarks.peers.postgres import Pgmq, PostgresPlace
+from benchmarks.peers.postgres import Pgmq, PostgresPlace, published_script
 from benchmarks.postgres_servers import Server
 from benchmarks.single import Record, print_bars
 from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, environment, measured_python
@@ -235,7 +235,7 @@ def main() -> None:
         "--subjects", nargs="+", default=["embedded", "served", PEER, "pgmq-driver"]
     )
     parser.add_argument("--no-postgres", dest="postgres", action="store_false")
-    parser.add_argument("--pgmq-sql", type=Path, default=DEFAULT / "pgmq.sql")
+    parser.add_argument("--pgmq-sql", type=Path, default=published_script())
     parser.add_argument("--pg-bin", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -45,7 +45,7 @@ from benchmarks.fill import format_digest
 from benchmarks.load.job import EMULATOR_KEY
 from benchmarks.load.process import ServerProcesses
 from benchmarks.peers.base import Absent, Subject, SubjectFailed
-from benchmarks.peers.postgres import Pgmq, PostgresPlace
+from benchmarks.peers.postgres import Pgmq, PostgresPlace, published_script
 from benchmarks.single import Record
 from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, copy_folder, python
 from leasehold.clock import SystemClock
@@ -474,9 +474,7 @@ def on_postgres(workspace: Workspace, sql: Path) -> Iterator[tuple[Pgmq, Queue]]
 
     from leasehold.stores.postgres import PostgresStore  # noqa: PLC0415 - needs the driver
 
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    place = PostgresPlace(pgmq_sql=sql, bin=programs[-1] if programs else None)
-    pgmq = Pgmq("pgmq", "pgmq", workspace, place)
+    pgmq = Pgmq("pgmq", "pgmq", workspace, PostgresPlace(pgmq_sql=sql))
     pgmq.prepare()
     with ExitStack() as stack:
         stack.callback(pgmq.stop)
@@ -618,7 +616,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
-    parser.add_argument("--pgmq-sql", type=Path, default=DEFAULT / "pgmq.sql")
+    parser.add_argument("--pgmq-sql", type=Path, default=published_script())
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = Record("groups-speed")

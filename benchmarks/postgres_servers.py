@@ -1,8 +1,8 @@
 """Two Leasehold servers on one PostgreSQL, beside pgmq on the same PostgreSQL.
 
-``python -m benchmarks.postgres_servers --pgmq-sql pgmq.sql --out
-benchmarks/results/postgres_servers.json`` starts a cluster of its own, with all settings at their
-defaults, and two of ``leasehold serve --store-url``. In each round, in turn:
+``python -m benchmarks.postgres_servers --out benchmarks/results/postgres_servers.json`` starts a
+cluster of its own, with all settings at their defaults, and two of ``leasehold serve --store-url``.
+In each round, in turn:
 
 - ``cycle``: 64 connections, each of which puts a message, gets one, deletes that one: on pgmq with
   a statement each, on Leasehold over HTTP with the protocol of Azure, half of them on each server;
@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Final
 from benchmarks.load.admin import create_queue
 from benchmarks.load.job import Dialect, Job
 from benchmarks.peers.base import Subject
-from benchmarks.peers.postgres import Pgmq, PostgresPlace
+from benchmarks.peers.postgres import Pgmq, PostgresPlace, published_script
 from benchmarks.single import Record, print_bars
 from benchmarks.workspace import (
     DEFAULT,
@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--soak", type=int, default=0, help="messages; 5000000 for the promise")
-    parser.add_argument("--pgmq-sql", type=Path, default=DEFAULT / "pgmq.sql")
+    parser.add_argument("--pgmq-sql", type=Path, default=published_script())
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = Record("postgres-servers")

@@ -24,6 +24,8 @@ _USER: Final = "bench"
 _SERVERS: Final = ("postgres", "nobody")
 """Users of the system to run it as, when the harness runs as root: PostgreSQL refuses to."""
 _PLACES: Final = (Path("/var/tmp"), Path("/tmp"))
+_DEBIAN: Final = Path("/usr/lib/postgresql")
+"""Where Debian has the programs of each version, which it leaves out of the PATH."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,17 @@ class PostgresPlace:
     """Where PostgreSQL and pgmq are."""
 
     bin: Path | None = None
-    """Folder with ``initdb`` and ``postgres``; None for the one that the PATH leads to."""
+    """Folder with ``initdb`` and ``postgres``; None for the one that the PATH leads to, else for
+    the newest of Debian's."""
     pgmq_sql: Path | None = None
     """The script of the extension pgmq, as its project publishes it."""
+
+
+def published_script() -> Path | None:
+    """Return pgmq's script as the package of its client carries it; None without that."""
+    found = importlib.util.find_spec("pgmq")
+    folders = found.submodule_search_locations if found else None
+    return Path(folders[0]) / "sql" / "pgmq.sql" if folders else None
 
 
 class SkipLocked(Subject):
@@ -116,9 +126,10 @@ class SkipLocked(Subject):
         if self._place.bin is not None:
             found: str | None = str(self._place.bin / "initdb")
         else:
-            found = shutil.which("initdb")
+            packaged = [*map(str, sorted(_DEBIAN.glob("*/bin"), reverse=True))]
+            found = shutil.which("initdb") or shutil.which("initdb", path=os.pathsep.join(packaged))
         if found is None:
-            raise Absent("initdb is not in the PATH (Debian: /usr/lib/postgresql/*/bin; --pg-bin)")
+            raise Absent(f"initdb is neither in the PATH nor in {_DEBIAN}/*/bin (--pg-bin)")
         folder = Path(found).resolve().parent
         for program in ("initdb", "postgres"):
             if not os.access(folder / program, os.X_OK):
