@@ -30,7 +30,7 @@ SLICE_ROWS: Final = 500
 """Rows one step may take, some two milliseconds' worth."""
 _SLICE_DROPPED: Final = 1_000
 """The same where there is nothing to do but to free rows: a step costs as much as 150 of them."""
-_IDLE_WAIT_S: Final = 0.02
+_IDLE_WAIT_S: Final = 0.05
 """Seconds that a step of freeing waits until no client wants the store: nobody waits for what it
 frees, and whoever asks behind it would wait for it."""
 _IDLE_WAITS_S: Final = 5.0
