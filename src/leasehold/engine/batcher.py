@@ -130,12 +130,16 @@ class Batcher:
             self._loop.call_soon(self._start_batch)
         return future
 
-    async def wait_for_idle(self, most_s: float) -> None:
-        """Wait until nobody waits for the store, but no longer than *most_s* seconds."""
+    async def wait_for_idle(self, quiet_s: float, most_s: float) -> None:
+        """Wait until nobody has wanted the store for *quiet_s*, but no longer than *most_s*."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
-                while not self._idle.is_set():
+                while True:
                     await self._idle.wait()
+                    batches = self._stats.batches
+                    await asyncio.sleep(quiet_s)
+                    if self._idle.is_set() and self._stats.batches == batches:
+                        return
 
     async def settle(self) -> None:
         """Wait for a few turns of the loop without work, but not for ever."""

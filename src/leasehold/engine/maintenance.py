@@ -30,9 +30,11 @@ SLICE_ROWS: Final = 500
 """Rows one step may take, some two milliseconds' worth."""
 _SLICE_DROPPED: Final = 1_000
 """The same where there is nothing to do but to free rows: a step costs as much as 150 of them."""
+_QUIET_S: Final = 0.005
+"""Seconds without a client behind which a step of freeing goes: nobody waits for what it frees, and
+whoever asks while it runs would wait for it. So it leaves most of an idle processor to others."""
 _IDLE_WAIT_S: Final = 0.05
-"""Seconds that a step of freeing waits until no client wants the store: nobody waits for what it
-frees, and whoever asks behind it would wait for it."""
+"""Seconds that it waits for that, at most."""
 _IDLE_WAITS_S: Final = 5.0
 """Seconds of freeing with such waits. If it is not done by then it takes its turn like a client, so
 that it keeps up where more is dropped than idle moments have room for."""
@@ -82,7 +84,7 @@ class Maintenance:
         plan: MaintenancePlan,
         *,
         perform: Perform,
-        wait_for_idle: Callable[[float], Awaitable[None]],
+        wait_for_idle: Callable[[float, float], Awaitable[None]],
         relieve: Callable[[], Awaitable[bool]],
         adapt: Callable[[Perform, int], Awaitable[None]],
         leads: Callable[[], bool] | None = None,
@@ -216,12 +218,9 @@ class Maintenance:
     async def _free_dropped(self) -> None:
         """Free the rows of what was dropped: in idle moments, as long as these are enough."""
         waits_until_s = self._clock.monotonic_s() + _IDLE_WAITS_S
-        while True:
+        while (await self._perform(c.ReapDropped(_SLICE_DROPPED))).count == _SLICE_DROPPED:
             if self._clock.monotonic_s() < waits_until_s:
-                await self._wait_for_idle(_IDLE_WAIT_S)
-            swept = await self._perform(c.ReapDropped(_SLICE_DROPPED))
-            if swept.count < _SLICE_DROPPED:
-                return
+                await self._wait_for_idle(_QUIET_S, _IDLE_WAIT_S)
 
     async def _to_the_end(self, command: _Sweep) -> int:
         total = 0

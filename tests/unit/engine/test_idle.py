@@ -81,7 +81,7 @@ def test_an_idle_moment_is_one_in_which_no_client_waits(on_thread: bool) -> None
             over.append("client")
 
         async def wait(most_s: float) -> None:
-            await batcher.wait_for_idle(most_s)
+            await batcher.wait_for_idle(0.001, most_s)
             over.append("idle")
 
         await asyncio.gather(ask(50), wait(60))

@@ -53,7 +53,7 @@ class Sweeper:
         self.done.append(type(command))
         return c.Swept(0)
 
-    async def wait_for_idle(self, most_s: float) -> None:
+    async def wait_for_idle(self, quiet_s: float, most_s: float) -> None:
         """Not needed."""
 
     async def relieve(self) -> bool:
