@@ -46,7 +46,7 @@ def test_edits_pauses_and_puts_are_undone(world: World, operator: Visit) -> None
     assert queue.get(sent.id).priority == 8
     operator.open("#/queues/orders").settle()
     operator.button("Pause").click()
-    operator.page.locator("dialog [type=submit]").press("Enter")
+    operator.page.locator("dialog").get_by_role("button", name="Pause", exact=True).click()
     operator.button("Resume").wait_for()
     operator.button("Undo").last.click()
     operator.button("Pause").wait_for()
