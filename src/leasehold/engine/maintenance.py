@@ -35,7 +35,7 @@ _QUIET_S: Final = 0.005
 whoever asks while it runs would wait for it. So it leaves most of an idle processor to others."""
 _IDLE_WAIT_S: Final = 0.05
 """Seconds that it waits for that, at most."""
-_IDLE_WAITS_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
 """Seconds of freeing with such waits. If it is not done by then it takes its turn like a client, so
 that it keeps up where more is dropped than idle moments have room for."""
 _SLICE_TRANSACTIONS: Final = 4
@@ -217,7 +217,7 @@ class Maintenance:
 
     async def _free_dropped(self) -> None:
         """Free the rows of what was dropped: in idle moments, as long as these are enough."""
-        waits_until_s = self._clock.monotonic_s() + _IDLE_WAITS_S
+        waits_until_s = self._clock.monotonic_s() + _PATIENCE_S
         while (await self._perform(c.ReapDropped(_SLICE_DROPPED))).count == _SLICE_DROPPED:
             if self._clock.monotonic_s() < waits_until_s:
                 await self._wait_for_idle(_QUIET_S, _IDLE_WAIT_S)
