@@ -2,11 +2,12 @@
 
 Within a process time advances by the boot clock (which counts suspension): setting the
 wall clock while the server runs can neither end leases nor expire messages.
+
+Clients of threads use these clocks, too: what asks for asyncio's timers loads it where it does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import threading
 import time
@@ -200,10 +201,14 @@ class LoopTimers:
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
         """See :class:`Timers`."""
+        import asyncio  # noqa: PLC0415 - see above
+
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     async def sleep(self, delay_s: float) -> None:
         """See :class:`Timers`."""
+        import asyncio  # noqa: PLC0415 - see above
+
         await asyncio.sleep(delay_s)
 
 
@@ -259,6 +264,8 @@ class VirtualClock:
         """See :class:`Timers`. Less than half a millisecond is no time."""
         delay_ms = round(delay_s * 1000)
         if delay_ms <= 0:
+            import asyncio  # noqa: PLC0415 - see above
+
             return asyncio.get_running_loop().call_soon(callback)
         timer = _VirtualTimer(callback)
         heapq.heappush(self._timers, (self._now_ms + delay_ms, next(self._numbers), timer))
@@ -266,6 +273,8 @@ class VirtualClock:
 
     async def sleep(self, delay_s: float) -> None:
         """See :class:`Timers`."""
+        import asyncio  # noqa: PLC0415 - see above
+
         over = asyncio.Event()
         timer = self.call_later(delay_s, over.set)
         try:

@@ -1,11 +1,11 @@
 """What runs beside the caller: a thread for the synchronous client, a task for the other.
 
 Both come in pairs with the same methods, so that one source can use either.
+Threads do without asyncio, which is a tenth of what importing the client takes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -30,6 +30,8 @@ class AsyncBell:
     """Rings once; tasks of one event loop wait for it."""
 
     def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - see above
+
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
@@ -38,6 +40,8 @@ class AsyncBell:
 
     async def wait(self, length_s: float) -> bool:
         """Wait so many seconds at most; tell whether the bell has rung."""
+        import asyncio  # noqa: PLC0415 - see above
+
         try:
             async with asyncio.timeout(length_s):
                 await self._rung.wait()
@@ -65,10 +69,14 @@ class AsyncBackground:
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Begin with *work* soon."""
+        import asyncio  # noqa: PLC0415 - see above
+
         self._task = asyncio.get_running_loop().create_task(work(), name=name)
 
     async def leave(self, patience_s: float) -> None:
         """Wait up to *patience_s* for the work, which has been told to end; then break it off."""
+        import asyncio  # noqa: PLC0415 - see above
+
         done, _ = await asyncio.wait({self._task}, timeout=patience_s)
         if not done:
             self._task.cancel()

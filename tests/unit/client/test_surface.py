@@ -73,18 +73,22 @@ def test_exports_are_sorted_and_there() -> None:
     assert names == sorted(names)
     assert len(names) <= 15
     assert all(hasattr(leasehold.client, name) for name in names)
+    assert set(names) <= set(dir(leasehold.client))
+    with pytest.raises(AttributeError, match="AsyncThing"):
+        leasehold.client.AsyncThing  # noqa: B018 - to look for it is the test
 
 
 def test_the_client_does_not_bring_the_server_along() -> None:
     """To import it needs neither the server's modules nor its dependencies.
 
-    Nor httpx and what that brings for its own command line, which the first client loads.
+    Nor httpx and what that brings for its own command line, which the first client loads, nor
+    asyncio, which the client for threads never does.
     """
     program = (
         "import sys, leasehold.client\n"
         "brought = 'httpx', 'httpcore', 'h11', 'certifi', 'rich', 'click', 'pygments'\n"
-        "bad = ('leasehold.http', 'leasehold.engine', 'leasehold.stores', 'leasehold.server',"
-        " 'leasehold.cli', 'apsw', 'httptools', 'structlog', 'jwt', *brought)\n"
+        "bad = ('asyncio', 'leasehold.http', 'leasehold.engine', 'leasehold.stores',"
+        " 'leasehold.server', 'leasehold.cli', 'apsw', 'httptools', 'structlog', 'jwt', *brought)\n"
         "print([name for name in bad if name in sys.modules])"
     )
     done = subprocess.run(
