@@ -7,7 +7,8 @@ import errno
 import pickle
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,8 +168,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         slept.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("leasehold.worker.idempotency.once.asyncio.sleep", sleep)
+    have_it_sleep(monkeypatch, sleep)
     return slept
+
+
+def have_it_sleep(
+    monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], Awaitable[None]]
+) -> None:
+    """Give the module an asyncio with another sleep; other threads of the process keep theirs."""
+    view = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+    monkeypatch.setattr("leasehold.worker.idempotency.once.asyncio", view)
 
 
 async def acall(once: Once, result: str) -> Any:
@@ -216,7 +225,7 @@ def test_cancelled_while_it_waits_to_try_again(
             waits.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr("leasehold.worker.idempotency.once.asyncio.sleep", sleep)
+        have_it_sleep(monkeypatch, sleep)
         task = asyncio.create_task(acall(once, "receipt"))
         await waits.wait()
         task.cancel()
