@@ -33,7 +33,17 @@ LIBRARIES: Final = {
 """The extra that brings a library, by the name under which it is imported. One of two parts is of
 a library that another one shares its first part with."""
 ALWAYS: Final = frozenset(
-    {"apsw", "click", "httptools", "httpx", "msgspec", "opentelemetry", "prometheus_client"}
+    {
+        "apsw",
+        "click",
+        "httpcore",
+        "httptools",
+        "httpx",
+        "idna",
+        "msgspec",
+        "opentelemetry",
+        "prometheus_client",
+    }
     | {"rich", "sniffio", "structlog", "uvloop"}
 )
 """Libraries that come with Leasehold itself: without one the installation is broken."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
-import httpx
 import msgspec
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -30,6 +29,9 @@ from leasehold.client.errors import (
     UnexpectedAnswer,
 )
 from leasehold.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    import httpx
 
 _T = TypeVar("_T")
 
@@ -74,6 +76,8 @@ class Session:
 
     def web(self, timeout_s: float) -> httpx.Client:
         """Return what fetches the server's own pages, which need no credential."""
+        import httpx  # noqa: PLC0415 - few commands need it, and all would load it
+
         trusted = (
             None if self._ca_file is None else ssl.create_default_context(cafile=self._ca_file)
         )

@@ -257,6 +257,9 @@ def receive(path: str, request: ReceiveRequest) -> Call:
     return send("POST", path, request, repeatable=False, wait_s=wait_s)
 
 
+_BODIES: Final = (str, bytes, bytearray, memoryview)
+
+
 def as_new_message(message: NewMessage | str | bytes) -> NewMessage:
     """Return what is to be put as a NewMessage.
 
@@ -264,7 +267,7 @@ def as_new_message(message: NewMessage | str | bytes) -> NewMessage:
         TypeError: It is neither text nor bytes nor a NewMessage.
     """
     made = message if isinstance(message, NewMessage) else NewMessage(message)
-    if not isinstance(made.body, str | bytes | bytearray | memoryview):
+    if not isinstance(made.body, _BODIES):
         raise TypeError(
             f"a body is str or bytes, not {type(made.body).__name__}; "
             "turn it into text first, for example with json.dumps"

@@ -83,10 +83,21 @@ def endpoint_of(url: str, account: str) -> Endpoint:
         raise ValueError("the url must have no user, query or fragment")
     if parts.path.strip("/") not in {"", account}:
         raise ValueError("the url's path must be empty or the account's name")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else _in_ascii(parts.hostname)
     return Endpoint(
         url=f"{parts.scheme}://{host}" + ("" if port is None else f":{port}"), account=account
     )
+
+
+def _in_ascii(host: str) -> str:
+    if host.isascii():
+        return host
+    import idna  # noqa: PLC0415 - few names need it
+
+    try:
+        return idna.encode(host).decode()
+    except idna.IDNAError:
+        raise ValueError("the url is malformed: its host cannot be one") from None
 
 
 def credential_of(

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import httpcore
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from leasehold.client import AsyncClient, Client, ConnectionFailed, RetryPolicy
+from leasehold.client.errors import UnexpectedAnswer
 from leasehold.client.models import LeaseRef
 from tests.e2e.identity import _write_certificate
 from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer, results
@@ -33,6 +35,7 @@ class SocketServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.connections = 0
+        self.heads: list[bytes] = []
         self.waiting = threading.Event()
         self.hung_up = threading.Event()
         self._open: list[socket.socket] = []
@@ -52,6 +55,7 @@ class SocketServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             while request := _request(connection):
+                self.heads.append(request)
                 if b"/queues/slow/" in request:
                     self.waiting.set()
                     if not connection.recv(1):
@@ -173,6 +177,57 @@ def test_nobody_listening_is_said_plainly(driver: Driver, nobody: str) -> None:
     assert nobody in str(caught.value)
     assert "Errno" in str(caught.value)
     assert not caught.value.outcome_unknown
+
+
+def test_the_same_is_sent_with_a_transport_of_httpx(driver: Driver, server: SocketServer) -> None:
+    """The client's own connections send the lines that httpx would send."""
+    httpx_own = httpx.AsyncHTTPTransport() if driver.is_async else httpx.HTTPTransport()
+    for transport in (None, httpx_own):
+        queue = driver.real(server.url, retries=ONCE, transport=transport).queue("jobs")
+        for name, *arguments in (
+            ("receive", 5),
+            ("put", "caf\u00e9"),
+            ("put_body", b""),
+            ("info",),
+            ("delete",),
+            ("get_body", "a b"),
+        ):
+            with suppress(UnexpectedAnswer):
+                driver.do(getattr(queue, name)(*arguments))
+
+    def lines(head: bytes) -> list[bytes]:
+        first, *others = head.split(b"\r\n")
+        varying = (b"authorization:", b"x-ms-date:")
+        return [first, *sorted(line for line in others if not line.lower().startswith(varying))]
+
+    own, given = server.heads[:6], server.heads[6:]
+    assert len(given) == 6
+    assert [lines(head) for head in own] == [lines(head) for head in given]
+    assert any(b"content-length: 0" in head.lower() for head in own)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://q.test", b"q.test"),
+        ("http://q.test:80", b"q.test"),
+        ("https://q.test:80", b"q.test:80"),
+        ("https://[::1]:10001", b"[::1]:10001"),
+        ("http://b\u00fccher.test:8080", b"xn--bcher-kva.test:8080"),
+    ],
+)
+def test_the_host_is_named(url: str, host: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its port where that is not the usual one, and in ASCII."""
+    sent: list[httpcore.Request] = []
+
+    def handle(_: object, request: httpcore.Request) -> httpcore.Response:
+        sent.append(request)
+        return httpcore.Response(200, content=EMPTY)
+
+    monkeypatch.setattr(httpcore.ConnectionPool, "handle_request", handle)
+    with Client(url, "acme", key="a2V5") as client:
+        assert client.queue("jobs").receive() == []
+    assert dict(sent[0].headers)[b"Host"] == host
 
 
 def test_connections_are_kept_open(driver: Driver, server: SocketServer) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
-import httpx
+import httpcore
 
 from leasehold import __version__
 from leasehold.client._answers import Answer, Tries, failure_of, is_done
@@ -19,28 +20,159 @@ from leasehold.client._spans import CallTracer
 from leasehold.client.errors import ConnectionFailed, LeaseholdClientError
 from leasehold.client.retries import RetryPolicy
 
+if TYPE_CHECKING:
+    import httpx
+
 _IDLE_S: Final = 50.0
 """How long an idle connection is kept: less than servers and proxies usually do (60 s and more),
 so that a request does not meet a connection that is being closed."""
 _CONNECT_S: Final = 10.0
 _NEXT_AFTER: Final = "leasehold-next-after"
+_PORTS: Final = {"http": 80, "https": 443}
+_WITH_CONTENT: Final = frozenset({"POST", "PUT"})
+"""Methods that say how long their content is although there is none."""
 _NEVER_SENT: Final = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-    httpx.UnsupportedProtocol,
+    httpcore.ConnectError,
+    httpcore.ConnectTimeout,
+    httpcore.PoolTimeout,
+    httpcore.ProxyError,
+    httpcore.UnsupportedProtocol,
 )
+_FAILURES: Final = (
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.UnsupportedProtocol,
+)
+"""What httpcore raises; its exceptions have no class in common."""
 _log: Final = logging.getLogger("leasehold.client")
 _random: Final = random.SystemRandom()
 
 
-class AsyncTransport:
-    """Carries calls to one server.
+class Request(NamedTuple):
+    """A request, signed and ready to be sent."""
 
-    It speaks to the transport of httpx, not to its client, because that one logs every address,
-    and an address may hold a shared access signature.
+    method: str
+    target: str
+    headers: dict[str, str]
+    content: bytes
+    timeouts: dict[str, float | None]
+    """Seconds to connect, to wait for each part of the answer, and so on, as httpcore has them."""
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in small letters."""
+    content: bytes
+
+
+class AsyncConnections(Protocol):
+    """What sends requests to one server. It raises what httpcore does."""
+
+    async def send(self, request: Request) -> Reply:
+        """Send a request and wait for the whole answer."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class AsyncPool:
+    """Connections of httpcore, without httpx, which takes a quarter of a small call's time."""
+
+    def __init__(self, endpoint: Endpoint, ssl_context: ssl.SSLContext | None) -> None:
+        parts = urlsplit(endpoint.url)
+        host = (parts.hostname or "").encode()
+        port = None if parts.port == _PORTS[parts.scheme] else parts.port
+        self._scheme, self._host, self._port = parts.scheme.encode(), host, port
+        shown = b"[%b]" % host if b":" in host else host
+        self._host_header = (b"Host", shown if port is None else b"%b:%d" % (shown, port))
+        self._pool = httpcore.AsyncConnectionPool(
+            # The system's certificates; httpcore would take those of certifi.
+            ssl_context=ssl_context
+            or (ssl.create_default_context() if endpoint.is_https else None),
+            # A connection per call under way: with a ceiling, receives that wait could keep a
+            # renewal waiting until its lease has run out. httpcore counts busy connections when it
+            # limits idle ones, so that limit is off as well.
+            max_connections=None,
+            max_keepalive_connections=None,
+            keepalive_expiry=_IDLE_S,
+        )
+
+    async def send(self, request: Request) -> Reply:
+        """See :class:`AsyncConnections`."""
+        headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
+        target = request.target.encode()
+        response = await self._pool.handle_async_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target),
+                headers=[self._host_header, *headers],
+                content=request.content,
+                extensions={"timeout": request.timeouts},
+            )
+        )
+        # Also when the caller is cancelled: a half-read connection cannot be used again.
+        try:
+            content = await response.aread()
+        finally:
+            await response.aclose()
+        heard = {name.decode().lower(): value.decode("latin-1") for name, value in response.headers}
+        return Reply(response.status, heard, content)
+
+    async def aclose(self) -> None:
+        """See :class:`AsyncConnections`."""
+        await self._pool.aclose()
+
+
+class AsyncGivenTransport:
+    """A transport of httpx that the caller gave, in place of the connections.
+
+    Its transport is used and not its client, because that one logs every address, and an address
+    may hold a shared access signature.
     """
+
+    def __init__(self, endpoint: Endpoint, transport: httpx.AsyncBaseTransport) -> None:
+        import httpx  # noqa: PLC0415 - only for who gives one: it takes 50 ms to load
+
+        self._url = endpoint.url
+        self._transport = transport
+        self._request = httpx.Request
+        self._failures = httpx.RequestError
+
+    async def send(self, request: Request) -> Reply:
+        """See :class:`AsyncConnections`."""
+        made = self._request(
+            request.method,
+            self._url + request.target,
+            headers=request.headers,
+            content=request.content or None,
+            extensions={"timeout": request.timeouts},
+        )
+        try:
+            response = await self._transport.handle_async_request(made)
+            try:
+                content = await response.aread()
+            finally:
+                await response.aclose()
+        except self._failures as error:
+            # Its exceptions have the names of httpcore's.
+            kind = getattr(httpcore, type(error).__name__, httpcore.NetworkError)
+            raise kind(str(error)) from error
+        return Reply(response.status_code, response.headers, content)
+
+    async def aclose(self) -> None:
+        """See :class:`AsyncConnections`."""
+        await self._transport.aclose()
+
+
+class AsyncTransport:
+    """Carries calls to one server."""
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
@@ -55,24 +187,16 @@ class AsyncTransport:
     ) -> None:
         if not timeout_s > 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
-        try:
-            httpx.URL(endpoint.url)
-        except httpx.InvalidURL:
-            raise ValueError("the url is malformed") from None
         self.endpoint = endpoint
         self._credential = credential
         self._token_provider = token_provider
         self._timeout_s = timeout_s
         self._retries = retries
         self._closed = False
-        self._http = transport or httpx.AsyncHTTPTransport(
-            verify=ssl_context or _trust(endpoint),
-            # A connection per call under way: with a ceiling, receives that wait could keep a
-            # renewal waiting until its lease has run out. httpx counts busy connections when it
-            # limits idle ones, so that limit is off as well.
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S
-            ),
+        self._connections: AsyncConnections = (
+            AsyncPool(endpoint, ssl_context)
+            if transport is None
+            else AsyncGivenTransport(endpoint, transport)
         )
 
     @property
@@ -97,7 +221,7 @@ class AsyncTransport:
             failure: LeaseholdClientError | None
             try:
                 answer, failure = await self._try(call, repeated=tries.maybe_done)
-            except httpx.RequestError as error:
+            except _FAILURES as error:
                 failure = self._connection_failure(call, error, repeated=tries.maybe_done)
                 cause = error
             else:
@@ -112,20 +236,15 @@ class AsyncTransport:
     async def aclose(self) -> None:
         """Close all connections; calls from now on are refused."""
         self._closed = True
-        await self._http.aclose()
+        await self._connections.aclose()
 
     async def _try(
         self, call: Call, *, repeated: bool
     ) -> tuple[Answer, LeaseholdClientError | None]:
         if self._closed:
             raise RuntimeError("the client is closed")
-        response = await self._http.handle_async_request(await self._request(call))
-        # Also when the caller is cancelled: a half-read connection cannot be used again.
-        try:
-            content = await response.aread()
-        finally:
-            await response.aclose()
-        headers, status, url = response.headers, response.status_code, self.endpoint.url
+        status, headers, content = await self._connections.send(await self._request(call))
+        url = self.endpoint.url
         answer = Answer(
             url,
             status,
@@ -136,8 +255,8 @@ class AsyncTransport:
         )
         return answer, failure_of(url, status, headers, content, repeated=repeated)
 
-    async def _request(self, call: Call) -> httpx.Request:
-        headers = {"accept": call.accept, "user-agent": _USER_AGENT}
+    async def _request(self, call: Call) -> Request:
+        headers = {"accept": call.accept, "user-agent": _USER_AGENT, **self._context()}
         # What a signature covers besides the x-ms headers.
         signed = {}
         if call.content:
@@ -145,6 +264,8 @@ class AsyncTransport:
                 "content-length": str(len(call.content)),
                 "content-type": call.content_type,
             }
+        elif call.method in _WITH_CONTENT:
+            headers["content-length"] = "0"
         query = call.query
         if self._token_provider is not None:
             headers |= bearer(await self._token_provider())
@@ -152,31 +273,29 @@ class AsyncTransport:
             query += self._credential.query
             headers |= self._credential.headers(Unsigned(call.method, call.path, query, signed))
         try_s = self._try_s(call)
-        return httpx.Request(
-            call.method,
-            self.endpoint.url + target_of(call.path, query),
-            headers=headers | signed,
-            content=call.content or None,
-            extensions={
-                "timeout": {
-                    "connect": min(try_s, _CONNECT_S),
-                    "read": try_s + call.wait_s,
-                    "write": try_s,
-                    "pool": None,
-                }
-            },
-        )
+        timeouts = {
+            "connect": min(try_s, _CONNECT_S),
+            "read": try_s + call.wait_s,
+            "write": try_s,
+            "pool": None,
+        }
+        target = target_of(call.path, query)
+        return Request(call.method, target, headers | signed, call.content, timeouts)
+
+    def _context(self) -> dict[str, str]:
+        """Return the headers that tell the server which trace a call belongs to."""
+        return {}
 
     def _try_s(self, call: Call) -> float:
         return self._timeout_s if call.try_s is None else min(self._timeout_s, call.try_s)
 
     def _connection_failure(
-        self, call: Call, error: httpx.RequestError, *, repeated: bool
+        self, call: Call, error: Exception, *, repeated: bool
     ) -> ConnectionFailed:
         try_s = self._try_s(call)
-        if isinstance(error, httpx.ConnectTimeout):
+        if isinstance(error, httpcore.ConnectTimeout):
             reason = f"no connection within {min(try_s, _CONNECT_S):g} s"
-        elif isinstance(error, httpx.TimeoutException):
+        elif isinstance(error, httpcore.TimeoutException):
             wait = f" besides the {call.wait_s:g} s asked for" if call.wait_s else ""
             reason = f"nothing came for {try_s:g} s{wait}"
         else:
@@ -208,10 +327,10 @@ class AsyncTracedTransport(AsyncTransport):
             note(answer)
         return answer
 
-    async def _request(self, call: Call) -> httpx.Request:
-        request = await super()._request(call)
-        self._tracer.inject(request.headers)
-        return request
+    def _context(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        self._tracer.inject(headers)
+        return headers
 
 
 _USER_AGENT: Final = f"leasehold-python/{__version__}"
@@ -221,10 +340,3 @@ def _root_of(error: BaseException) -> BaseException:
     """Return the error of the operating system or of TLS behind those of the libraries."""
     deeper = error.__cause__ or error.__context__
     return error if deeper is None else _root_of(deeper)
-
-
-def _trust(endpoint: Endpoint) -> ssl.SSLContext:
-    if endpoint.is_https:
-        return ssl.create_default_context()
-    # Plain http has no use for certificates, and to load them takes 20 ms.
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

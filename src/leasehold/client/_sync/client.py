@@ -91,7 +91,7 @@ class Client(AccountPart):
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
-        # Late: httpx takes as long to load as all the rest, and not all that import make a client.
+        # Late: httpcore takes long to load, and not all that import the module make a client.
         from leasehold.client._sync.transport import (  # noqa: PLC0415
             TracedTransport,
             Transport,
