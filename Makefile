@@ -80,7 +80,7 @@ imports: $(READY) ## Check that imports point one way
 docs: $(READY) ## Build the documentation strictly into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(READY) ## Measure all that is promised beside its peers, and show it (45 minutes, 30 GB)
+bench: $(READY) ## Measure all that is promised beside its peers, and show it (25 minutes, 30 GB)
 	-@$(MAKE) bench-cycle
 	-@$(MAKE) bench-batches
 	-@$(MAKE) bench-spark
