@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpcore
 import httpx
@@ -248,6 +249,31 @@ def test_a_closed_client_refuses_calls(driver: Driver) -> None:
     with pytest.raises(RuntimeError, match="closed"):
         driver.do(client.queue("jobs").info())
     assert not script.requests
+
+
+def test_a_connection_made_while_the_client_is_closed_is_closed(
+    driver: Driver, server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was about to connect ends, and leaves no connection open."""
+    client = driver.real(server.url, retries=ONCE)
+    if driver.is_async:
+        connect = httpcore.AsyncConnectionPool.handle_async_request
+
+        async def close_before(pool: Any, request: httpcore.Request) -> httpcore.Response:
+            await client.aclose()
+            return await connect(pool, request)
+
+        monkeypatch.setattr(httpcore.AsyncConnectionPool, "handle_async_request", close_before)
+    else:
+        connect_now = httpcore.ConnectionPool.handle_request
+
+        def close_before_now(pool: Any, request: httpcore.Request) -> httpcore.Response:
+            client.close()
+            return connect_now(pool, request)
+
+        monkeypatch.setattr(httpcore.ConnectionPool, "handle_request", close_before_now)
+    assert driver.do(client.queue("jobs").receive()) == []
+    assert client._transport._connections._pool.connections == []
 
 
 def test_a_client_is_a_context(server: SocketServer) -> None:

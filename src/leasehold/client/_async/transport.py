@@ -243,7 +243,13 @@ class AsyncTransport:
     ) -> tuple[Answer, LeaseholdClientError | None]:
         if self._closed:
             raise RuntimeError("the client is closed")
-        status, headers, content = await self._connections.send(await self._request(call))
+        request = await self._request(call)
+        try:
+            status, headers, content = await self._connections.send(request)
+        finally:
+            if self._closed:
+                # Closed meanwhile: a connection that was made after that is this call's to close.
+                await self._connections.aclose()
         url = self.endpoint.url
         answer = Answer(
             url,

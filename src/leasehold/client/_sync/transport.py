@@ -242,7 +242,13 @@ class Transport:
     def _try(self, call: Call, *, repeated: bool) -> tuple[Answer, LeaseholdClientError | None]:
         if self._closed:
             raise RuntimeError("the client is closed")
-        status, headers, content = self._connections.send(self._request(call))
+        request = self._request(call)
+        try:
+            status, headers, content = self._connections.send(request)
+        finally:
+            if self._closed:
+                # Closed meanwhile: a connection that was made after that is this call's to close.
+                self._connections.close()
         url = self.endpoint.url
         answer = Answer(
             url,
