@@ -658,7 +658,16 @@ class SharedAccessSignature:
 
 
 def bearer(token: str) -> dict[str, str]:
-    """Return the headers that carry a bearer token."""
+    """Return the headers that carry a bearer token.
+
+    Raises:
+        ValueError: It holds what no header can. The text does not show it.
+    """
+    token = token.strip()
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(
+            "the token is malformed: it holds a blank or a character that is not ASCII"
+        )
     return {"authorization": f"Bearer {token}", "x-ms-version": PROTOCOL_VERSION}
 
 

@@ -30,6 +30,8 @@ VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _SCHEMES: Final = frozenset({"http", "https"})
+_LABEL_CHARS: Final = 63
+"""Of a part of a host's name; RFC 1035 section 2.3.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +92,17 @@ def endpoint_of(url: str, account: str) -> Endpoint:
 
 
 def _in_ascii(host: str) -> str:
-    if host.isascii():
-        return host
-    import idna  # noqa: PLC0415 - few names need it
+    if not host.isascii():
+        import idna  # noqa: PLC0415 - few names need it
 
-    try:
-        return idna.encode(host).decode()
-    except idna.IDNAError:
-        raise ValueError("the url is malformed: its host cannot be one") from None
+        try:
+            return idna.encode(host).decode()
+        except idna.IDNAError:
+            host = ""
+    labels = host.removesuffix(".").split(".")
+    if not host.isprintable() or not all(0 < len(label) <= _LABEL_CHARS for label in labels):
+        raise ValueError("the url is malformed: its host cannot be one")
+    return host
 
 
 def credential_of(

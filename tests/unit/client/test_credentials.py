@@ -168,3 +168,22 @@ def test_the_network_library_logs_no_address(
     driver.do(driver.client(script, sas="sv=1&sig=c2lnbmF0dXJl").queue("jobs").info())
     assert script.last.url.params["sig"] == "c2lnbmF0dXJl"
     assert "c2lnbmF0dXJl" not in caplog.text
+
+
+def test_a_token_may_end_in_a_line_break(driver: Driver) -> None:
+    """As one that was read from a file does."""
+    script = Script(answer(QUEUE))
+    client = driver.client(script, token_provider=driver.token_provider([f"{TOKEN}\n"]))
+    driver.do(client.queue("jobs").info())
+    assert script.last.headers["authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN} x", f"{TOKEN}\r\nx: y", f"{TOKEN}\u00e9"])
+def test_a_token_that_no_header_can_hold_is_refused(driver: Driver, token: str) -> None:
+    """Before anything is sent, and without being shown."""
+    script = Script(answer(QUEUE))
+    client = driver.client(script, token_provider=driver.token_provider([token]))
+    with pytest.raises(ValueError, match="the token is malformed") as caught:
+        driver.do(client.queue("jobs").info())
+    assert TOKEN not in str(caught.value)
+    assert not script.requests

@@ -384,7 +384,7 @@ def test_the_address_and_who_asks_are_sent(driver: Driver) -> None:
     assert headers["host"] == "queue.test:123"
     assert headers["user-agent"].startswith("leasehold-python/")
     assert headers["accept"] == "application/json"
-    assert "accept-encoding" not in headers
+    assert headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])

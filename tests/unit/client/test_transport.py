@@ -170,6 +170,45 @@ def test_a_failure_of_the_network_is_explained(
     assert ("is not known" in str(failure)) is unknown
 
 
+class _Blocked(httpx.ConnectError):
+    """What a transport of a user may raise."""
+
+
+def test_a_failure_of_a_users_own_kind_is_what_it_derives_from(driver: Driver) -> None:
+    """A connection that was not made has carried nothing."""
+    client = driver.client(Script(_Blocked("by the proxy")), retries=ONCE)
+    with pytest.raises(ConnectionFailed, match="by the proxy") as caught:
+        driver.do(client.queue("jobs").receive())
+    assert not caught.value.outcome_unknown
+
+
+def test_what_the_caller_handles_is_no_cause(driver: Driver, nobody: str) -> None:
+    """A call made in an except block tells of its own failure."""
+    client = driver.real(nobody, retries=ONCE)
+    try:
+        raise ssl.SSLCertVerificationError("of the caller")  # noqa: TRY301 - as a caller does
+    except ssl.SSLCertVerificationError:
+        with pytest.raises(ConnectionFailed, match="Errno") as caught:
+            driver.do(client.queue("jobs").put("x"))
+    assert "of the caller" not in str(caught.value)
+    assert not caught.value.is_untrusted
+
+
+def test_a_call_that_closing_cuts_off_is_of_unknown_outcome(server: SocketServer) -> None:
+    """The server has it, and may have carried it out."""
+
+    async def use() -> None:
+        client = AsyncClient(server.url)
+        call = asyncio.create_task(client.queue("slow").peek())
+        await asyncio.to_thread(server.waiting.wait, 10)
+        await client.aclose()
+        with pytest.raises(ConnectionFailed) as caught:
+            await call
+        assert caught.value.outcome_unknown
+
+    asyncio.run(use())
+
+
 def test_nobody_listening_is_said_plainly(driver: Driver, nobody: str) -> None:
     """The message names the address and asks whether the server is running."""
     client = driver.real(nobody)

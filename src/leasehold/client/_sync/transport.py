@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -47,6 +48,11 @@ _FAILURES: Final = (
     httpcore.UnsupportedProtocol,
 )
 """What httpcore raises; its exceptions have no class in common."""
+_KINDS: Final[dict[str, type[Exception]]] = {
+    name: kind
+    for name, kind in vars(httpcore).items()
+    if isinstance(kind, type) and issubclass(kind, _FAILURES)
+}
 _log: Final = logging.getLogger("leasehold.client")
 _random: Final = random.SystemRandom()
 
@@ -93,6 +99,7 @@ class Pool:
         self._scheme, self._host, self._port = parts.scheme.encode(), host, port
         shown = b"[%b]" % host if b":" in host else host
         self._host_header = (b"Host", shown if port is None else b"%b:%d" % (shown, port))
+        self._is_closed = False
         self._pool = httpcore.ConnectionPool(
             # The system's certificates; httpcore would take those of certifi.
             ssl_context=ssl_context
@@ -109,25 +116,30 @@ class Pool:
         """See :class:`Connections`."""
         headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
         target = request.target.encode()
-        response = self._pool.handle_request(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target),
-                headers=[self._host_header, *headers],
-                content=request.content,
-                extensions={"timeout": request.timeouts},
-            )
+        made = httpcore.Request(
+            request.method,
+            httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target),
+            headers=[self._host_header, *headers],
+            content=request.content,
+            extensions={"timeout": request.timeouts},
         )
-        # Also after an interrupt: a half-read connection cannot be used again.
         try:
-            content = response.read()
+            response = self._pool.handle_request(made)
+            # Also after an interrupt: a half-read connection cannot be used again.
+            try:
+                content = response.read()
+            finally:
+                response.close()
         finally:
-            response.close()
+            if self._is_closed:
+                # Closed meanwhile: a connection that was made after that is this call's to close.
+                self._pool.close()
         heard = {name.decode().lower(): value.decode("latin-1") for name, value in response.headers}
         return Reply(response.status, heard, content)
 
     def close(self) -> None:
         """See :class:`Connections`."""
+        self._is_closed = True
         self._pool.close()
 
 
@@ -136,11 +148,18 @@ class GivenTransport:
 
     Its transport is used and not its client, because that one logs every address, and an address
     may hold a shared access signature.
+
+    Raises:
+        ValueError: httpx does not take the address for one.
     """
 
     def __init__(self, endpoint: Endpoint, transport: httpx.BaseTransport) -> None:
         import httpx  # noqa: PLC0415 - only for who gives one: it takes 50 ms to load
 
+        try:
+            httpx.URL(endpoint.url)
+        except httpx.InvalidURL:
+            raise ValueError("the url is malformed") from None
         self._url = endpoint.url
         self._transport = transport
         self._request = httpx.Request
@@ -162,9 +181,7 @@ class GivenTransport:
             finally:
                 response.close()
         except self._failures as error:
-            # Its exceptions have the names of httpcore's.
-            kind = getattr(httpcore, type(error).__name__, httpcore.NetworkError)
-            raise kind(str(error)) from error
+            raise _KINDS[_name_of(error)](str(error)) from error
         return Reply(response.status_code, response.headers, content)
 
     def close(self) -> None:
@@ -216,6 +233,10 @@ class Transport:
             LeaseholdClientError: The server refused it, or could not be reached.
             RuntimeError: The client is closed.
         """
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        # What the caller is handling is no cause of what happens here.
+        outer = sys.exception()
         tries = Tries(retries or self._retries, repeatable=call.repeatable)
         while True:
             cause: Exception | None = None
@@ -223,16 +244,19 @@ class Transport:
             try:
                 answer, failure = self._try(call, repeated=tries.maybe_done)
             except _FAILURES as error:
-                failure = self._connection_failure(call, error, repeated=tries.maybe_done)
+                root = _root_of(error, outer)
+                failure = self._connection_failure(call, error, root, repeated=tries.maybe_done)
                 cause = error
             else:
                 if failure is None or (tries.maybe_done and is_done(failure, call.done_if)):
                     return answer
             pause_s = tries.wait_s(failure, _random.random())
-            if pause_s is None:
+            if pause_s is None or self._closed:
                 raise failure from cause
             _log.debug("%s %s: again in %.2f s: %s", call.method, call.path, pause_s, failure)
             time.sleep(pause_s)
+            if self._closed:
+                raise failure from cause
 
     def close(self) -> None:
         """Close all connections; calls from now on are refused."""
@@ -240,15 +264,8 @@ class Transport:
         self._connections.close()
 
     def _try(self, call: Call, *, repeated: bool) -> tuple[Answer, LeaseholdClientError | None]:
-        if self._closed:
-            raise RuntimeError("the client is closed")
         request = self._request(call)
-        try:
-            status, headers, content = self._connections.send(request)
-        finally:
-            if self._closed:
-                # Closed meanwhile: a connection that was made after that is this call's to close.
-                self._connections.close()
+        status, headers, content = self._connections.send(request)
         url = self.endpoint.url
         answer = Answer(
             url,
@@ -261,7 +278,12 @@ class Transport:
         return answer, failure_of(url, status, headers, content, repeated=repeated)
 
     def _request(self, call: Call) -> Request:
-        headers = {"accept": call.accept, "user-agent": _USER_AGENT, **self._context()}
+        headers = {
+            "accept": call.accept,
+            "accept-encoding": "identity",  # nothing here would undo another one
+            "user-agent": _USER_AGENT,
+            **self._context(),
+        }
         # What a signature covers besides the x-ms headers.
         signed = {}
         if call.content:
@@ -295,7 +317,7 @@ class Transport:
         return self._timeout_s if call.try_s is None else min(self._timeout_s, call.try_s)
 
     def _connection_failure(
-        self, call: Call, error: Exception, *, repeated: bool
+        self, call: Call, error: Exception, root: BaseException, *, repeated: bool
     ) -> ConnectionFailed:
         try_s = self._try_s(call)
         if isinstance(error, httpcore.ConnectTimeout):
@@ -304,11 +326,10 @@ class Transport:
             wait = f" besides the {call.wait_s:g} s asked for" if call.wait_s else ""
             reason = f"nothing came for {try_s:g} s{wait}"
         else:
-            reason = str(_root_of(error)) or str(error) or type(error).__name__
-        root = _root_of(error)
+            reason = str(root) or str(error) or type(error).__name__
         is_untrusted = isinstance(root, ssl.SSLCertVerificationError)
         if isinstance(root, ssl.SSLCertVerificationError):
-            reason = root.verify_message or reason
+            reason = getattr(root, "verify_message", None) or reason
         return ConnectionFailed(
             self.endpoint.url,
             reason,
@@ -341,7 +362,22 @@ class TracedTransport(Transport):
 _USER_AGENT: Final = f"leasehold-python/{__version__}"
 
 
-def _root_of(error: BaseException) -> BaseException:
-    """Return the error of the operating system or of TLS behind those of the libraries."""
-    deeper = error.__cause__ or error.__context__
-    return error if deeper is None else _root_of(deeper)
+def _root_of(error: BaseException, outer: BaseException | None) -> BaseException:
+    """Return the error of the operating system or of TLS behind those of the libraries.
+
+    Args:
+        error: What was raised; itself if there is none behind it.
+        outer: What was being handled before, which may be anything.
+    """
+    root, behind = error, error.__cause__ or error.__context__
+    while behind is not None and behind is not outer:
+        if isinstance(behind, OSError):
+            root = behind
+        behind = behind.__cause__ or behind.__context__
+    return root
+
+
+def _name_of(error: BaseException) -> str:
+    """Return which of httpcore's exceptions one of httpx stands for: it has the same name."""
+    names = (each.__name__ for each in type(error).__mro__)
+    return next((name for name in names if name in _KINDS), "NetworkError")
