@@ -82,6 +82,8 @@ class Batcher:
         self._failed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._woken = 0
+        """How often there was something to do again after an idle moment."""
         self._policy = policy_of(store, clock, self._applied, inline_below_s)
         polls.open(self.hand_in)
 
@@ -99,6 +101,7 @@ class Batcher:
         self._waiting.append(pending)
         if not self._busy:
             self._busy = True
+            self._woken += 1
             self._idle.clear()
             self._gathering_since_s = self._clock.monotonic_s()
             self._loop.call_soon(self._gather, 0, 0)
@@ -126,19 +129,20 @@ class Batcher:
         self._between.append((work, future))
         if not self._busy:
             self._busy = True
+            self._woken += 1
             self._idle.clear()
             self._loop.call_soon(self._start_batch)
         return future
 
     async def wait_for_idle(self, quiet_s: float, most_s: float) -> None:
-        """Wait until nobody has wanted the store for *quiet_s*, but no longer than *most_s*."""
+        """Wait until nobody here has wanted the store for *quiet_s*, but at most *most_s*."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 while True:
                     await self._idle.wait()
-                    batches = self._stats.batches
+                    woken = self._woken
                     await asyncio.sleep(quiet_s)
-                    if self._idle.is_set() and self._stats.batches == batches:
+                    if self._idle.is_set() and self._woken == woken:
                         return
 
     async def settle(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import structlog
@@ -117,11 +118,13 @@ class Maintenance:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch(), name="maintenance-watch")
             group.create_task(self._clean(), name="maintenance-clean")
+            group.create_task(self._free(), name="maintenance-free")
 
     async def sweep(self) -> None:
         """Do all that is due now."""
         await self._make_room()
         await self._clean_up()  # which may make room for the rest
+        await self._free_dropped(0)
         await self._end_dead()
 
     @property
@@ -161,6 +164,14 @@ class Maintenance:
             await self._surely(self._make_room)
             if self._leads():
                 await self._surely(self._clean_up)
+            await self._sleep(self._plan.interval_s)
+
+    async def _free(self) -> NoReturn:
+        # Of a million rows it takes seconds, which nothing else has to wait for.
+        patience_s = 0.0 if isinstance(self._clock, VirtualClock) else _PATIENCE_S
+        while True:
+            if self._leads():
+                await self._surely(partial(self._free_dropped, patience_s))
             await self._sleep(self._plan.interval_s)
 
     async def _surely(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -207,7 +218,6 @@ class Maintenance:
             self.retired += await self._to_the_end(c.RetireExpired(SLICE_ROWS))
             before_ms = self._clock.now_ms() - self._plan.expiry_grace_s * 1000
             await self._to_the_end(c.RemoveRetired(before_ms, SLICE_ROWS))
-        await self._free_dropped()
         if self._clock.monotonic_s() >= self._next_adapt_s:
             self._next_adapt_s = self._clock.monotonic_s() + self._plan.adapt_interval_s
             if not self._waiting_for_clock:
@@ -215,11 +225,16 @@ class Maintenance:
                 await self._to_the_end(ExpireStaged(_SLICE_TRANSACTIONS))
             await self._adapt(self._perform, self._clock.now_ms())
 
-    async def _free_dropped(self) -> None:
-        """Free the rows of what was dropped: in idle moments, as long as these are enough."""
-        waits_until_s = self._clock.monotonic_s() + _PATIENCE_S
+    async def _free_dropped(self, patience_s: float) -> None:
+        """Free the rows of what was dropped.
+
+        Args:
+            patience_s: How long steps after the first wait for idle moments; behind that they take
+                turns with all others. Where there is no room they do not wait: this makes room.
+        """
+        waits_until_s = self._clock.monotonic_s() + patience_s
         while (await self._perform(c.ReapDropped(_SLICE_DROPPED))).count == _SLICE_DROPPED:
-            if self._clock.monotonic_s() < waits_until_s:
+            if self._clock.monotonic_s() < waits_until_s and self._store.health().writable:
                 await self._wait_for_idle(_QUIET_S, _IDLE_WAIT_S)
 
     async def _to_the_end(self, command: _Sweep) -> int:

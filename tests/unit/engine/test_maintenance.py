@@ -194,6 +194,15 @@ class WallClock:
         self._now_ms += round(s * 1000)
 
 
+class FillableStore(MemoryStore):
+    """A store that may have no room."""
+
+    is_full = False
+
+    def health(self) -> StoreHealth:
+        return replace(super().health(), writable=not self.is_full)
+
+
 class Rounds:
     """Maintenance over a stub, with a clock that sleeping moves."""
 
@@ -206,12 +215,13 @@ class Rounds:
         self.asked = asyncio.Event()
         self.hangs_at: type | None = None
         self.fails_at: type | None = None
+        self.store = FillableStore()
         self.dropped = 0
         """Rows that are to be freed."""
         self.waits_s: list[float] = []
         """For an idle store; of each it takes as much as was asked for."""
         self.maintenance = Maintenance(
-            MemoryStore(),
+            self.store,
             self.clock,
             MaintenancePlan(),
             perform=self.perform,
@@ -240,7 +250,10 @@ class Rounds:
         self.clock.advance(s=most_s)
 
     async def sleep(self, delay_s: float) -> None:
-        """Only the watch sleeps here: a clean-up takes for ever."""
+        """Only the watch sleeps here: a clean-up takes for ever, and rows are freed once."""
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "maintenance-free":
+            await asyncio.Event().wait()
         self.slept.append(delay_s)
         self.clock.advance(s=delay_s + (self.stalls.pop(0) if self.stalls else 0))
         if len(self.slept) == 20:
@@ -275,14 +288,47 @@ def test_rows_are_freed_in_idle_moments_but_not_for_ever() -> None:
     """Each step lets clients go first for a moment; after some seconds it takes its turn."""
     rounds = Rounds()
     rounds.dropped = 1_000_000
-    asyncio.run(rounds.maintenance.sweep())
+    asyncio.run(rounds.maintenance._free_dropped(5.0))
     steps = rounds.count(c.ReapDropped)
     assert rounds.dropped == 0
     assert set(rounds.waits_s) == {0.05}
     assert 90 < len(rounds.waits_s) < 110 < steps
     before = len(rounds.waits_s)
-    asyncio.run(rounds.maintenance.sweep())
+    asyncio.run(rounds.maintenance._free_dropped(5.0))
     assert len(rounds.waits_s) == before  # there was nothing to free
+
+
+def test_rows_are_freed_without_a_pause_where_there_is_no_room() -> None:
+    """Clients that may not put until then wait for it."""
+    rounds = Rounds()
+    rounds.dropped = 10_000
+    rounds.store.is_full = True
+    asyncio.run(rounds.maintenance._free_dropped(5.0))
+    assert rounds.dropped == 0
+    assert rounds.waits_s == []
+
+
+@pytest.mark.parametrize("clock", [WallClock, lambda: VirtualClock(1_000_000)])
+def test_a_sweep_frees_rows_without_a_pause(clock: Callable[[], WallClock | VirtualClock]) -> None:
+    """It is asked for by whoever lets time pass, and a clock that stands still is no measure."""
+    rounds = Rounds(clock())
+    rounds.dropped = 10_000
+    asyncio.run(rounds.maintenance.sweep())
+    assert rounds.dropped == 0
+    assert rounds.waits_s == []
+
+
+def test_freeing_a_million_rows_holds_up_nothing_else() -> None:
+    """Expiry goes on meanwhile."""
+
+    async def scenario() -> None:
+        rounds = Rounds()
+        rounds.hangs_at = c.ReapDropped
+        await rounds.run()
+        assert rounds.count(c.ReapDropped) == 1
+        assert rounds.count(c.RetireExpired) > 1
+
+    asyncio.run(scenario())
 
 
 def test_a_long_clean_up_does_not_hold_up_the_watch() -> None:

@@ -101,7 +101,9 @@ class MaintenanceHandlers:
         state = self._state
         if "dropped_run" in state.sql:
             ((first, last, count),) = state.fetch("dropped_run", (partition, limit))
-            if count and last - first == count - 1:
+            if not count:
+                return 0
+            if last - first == count - 1:
                 state.cursor.execute(state.sql["reap_run"], (first, last))
                 return int(count)
         state.cursor.execute(state.sql["reap"], (partition, limit))
