@@ -40,7 +40,7 @@ test: $(READY) ## Run the tests, but for those of `make test-long` and `make tes
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
-	$(BIN)/pytest -n 2 --dist worksteal -m long
+	$(BIN)/pytest -n 3 --dist worksteal -m long
 
 test-pure: $(READY) ## Run the tests on pure Python, or some: make test-pure TESTS=tests/contract
 	COMPILED_LEASEHOLD=0 $(BIN)/pytest -n 2 --dist worksteal $(TESTS)
