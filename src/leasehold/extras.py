@@ -33,18 +33,8 @@ LIBRARIES: Final = {
 """The extra that brings a library, by the name under which it is imported. One of two parts is of
 a library that another one shares its first part with."""
 ALWAYS: Final = frozenset(
-    {
-        "apsw",
-        "click",
-        "httpcore",
-        "httptools",
-        "httpx",
-        "idna",
-        "msgspec",
-        "opentelemetry",
-        "prometheus_client",
-    }
-    | {"rich", "sniffio", "structlog", "uvloop"}
+    {"apsw", "click", "httpcore", "httptools", "httpx", "idna", "msgspec"}
+    | {"opentelemetry", "prometheus_client", "rich", "sniffio", "structlog", "uvloop"}
 )
 """Libraries that come with Leasehold itself: without one the installation is broken."""
 _OF_COMMANDS: Final = {

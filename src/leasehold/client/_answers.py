@@ -136,6 +136,15 @@ _JOB = msgspec.json.Decoder(Job)
 _JOBS = msgspec.json.Decoder(Jobs)
 
 
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in small letters."""
+    content: bytes
+
+
 def failure_of(
     url: str, status: int, headers: Mapping[str, str], content: bytes, *, repeated: bool
 ) -> LeaseholdClientError | None:
@@ -161,6 +170,21 @@ def failure_of(
             repeated=repeated,
         )
     )
+
+
+def root_of(error: BaseException, outer: BaseException | None) -> BaseException:
+    """Return the error of the operating system or of TLS behind those of the libraries.
+
+    Args:
+        error: What was raised; itself if there is none behind it.
+        outer: What was being handled before, which may be anything.
+    """
+    root, behind = error, error.__cause__ or error.__context__
+    while behind is not None and behind is not outer:
+        if isinstance(behind, OSError):
+            root = behind
+        behind = behind.__cause__ or behind.__context__
+    return root
 
 
 def received(answer: Answer, queue: str) -> list[ReceivedMessage]:

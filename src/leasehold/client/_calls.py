@@ -111,6 +111,17 @@ L = TypeVar("L", bound=Leased)
 _PUT_MEMBERS: Final = PutItem.__struct_fields__
 
 
+class Request(NamedTuple):
+    """A request, signed and ready to be sent."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    content: bytes
+    timeouts: dict[str, float | None]
+    """Seconds to connect, to wait for each part of the answer, and so on, as httpcore has them."""
+
+
 def target_of(path: str, query: Pairs) -> str:
     """Return the request line's target; blanks are %20 there, as signatures expect."""
     return f"{path}?{urlencode(query, quote_via=quote)}" if query else path

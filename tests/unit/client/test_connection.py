@@ -189,16 +189,16 @@ def test_a_timeout_must_be_above_zero(driver: Driver, timeout_s: float) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "ftp://q.test",
-            "q.test",
-            "http://",
-            "http://q.test/x",
-            "",
-            "http://\u2603.test",
-            " http://a",
-        ),
-        *("http://a..b", f"http://{'a' * 64}.test", "http://a\x01b"),
+        "ftp://q.test",
+        "q.test",
+        "http://",
+        "http://q.test/x",
+        "",
+        "http://\u2603.test",
+        " http://a",
+        "http://a..b",
+        f"http://{'a' * 64}.test",
+        "http://a\x01b",
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused(driver: Driver, url: str) -> None:

@@ -7,15 +7,15 @@ import logging
 import random
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import httpcore
 
 from leasehold import __version__
-from leasehold.client._answers import Answer, Tries, failure_of, is_done
-from leasehold.client._calls import Call, Credential, Unsigned, bearer, target_of
+from leasehold.client._answers import Answer, Reply, Tries, failure_of, is_done, root_of
+from leasehold.client._calls import Call, Credential, Request, Unsigned, bearer, target_of
 from leasehold.client._connection import Endpoint
 from leasehold.client._spans import CallTracer
 from leasehold.client.errors import ConnectionFailed, LeaseholdClientError
@@ -54,26 +54,6 @@ _KINDS: Final[dict[str, type[Exception]]] = {
 }
 _log: Final = logging.getLogger("leasehold.client")
 _random: Final = random.SystemRandom()
-
-
-class Request(NamedTuple):
-    """A request, signed and ready to be sent."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
-    content: bytes
-    timeouts: dict[str, float | None]
-    """Seconds to connect, to wait for each part of the answer, and so on, as httpcore has them."""
-
-
-class Reply(NamedTuple):
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    """By names in small letters."""
-    content: bytes
 
 
 class AsyncConnections(Protocol):
@@ -180,7 +160,7 @@ class AsyncGivenTransport:
             finally:
                 await response.aclose()
         except self._failures as error:
-            raise _KINDS[_name_of(error)](str(error)) from error
+            raise _as_httpcore(error) from error
         return Reply(response.status_code, response.headers, content)
 
     async def aclose(self) -> None:
@@ -243,7 +223,7 @@ class AsyncTransport:
             try:
                 answer, failure = await self._try(call, repeated=tries.maybe_done)
             except _FAILURES as error:
-                root = _root_of(error, outer)
+                root = root_of(error, outer)
                 failure = self._connection_failure(call, error, root, repeated=tries.maybe_done)
                 cause = error
             else:
@@ -363,22 +343,7 @@ class AsyncTracedTransport(AsyncTransport):
 _USER_AGENT: Final = f"leasehold-python/{__version__}"
 
 
-def _root_of(error: BaseException, outer: BaseException | None) -> BaseException:
-    """Return the error of the operating system or of TLS behind those of the libraries.
-
-    Args:
-        error: What was raised; itself if there is none behind it.
-        outer: What was being handled before, which may be anything.
-    """
-    root, behind = error, error.__cause__ or error.__context__
-    while behind is not None and behind is not outer:
-        if isinstance(behind, OSError):
-            root = behind
-        behind = behind.__cause__ or behind.__context__
-    return root
-
-
-def _name_of(error: BaseException) -> str:
-    """Return which of httpcore's exceptions one of httpx stands for: it has the same name."""
-    names = (each.__name__ for each in type(error).__mro__)
-    return next((name for name in names if name in _KINDS), "NetworkError")
+def _as_httpcore(error: BaseException) -> Exception:
+    """Return what httpcore would raise for an exception of httpx: the one of the same name."""
+    kinds = (_KINDS[each.__name__] for each in type(error).__mro__ if each.__name__ in _KINDS)
+    return next(kinds, httpcore.NetworkError)(str(error))
