@@ -15,6 +15,10 @@ kind of credential must grant:
 
 Operations that are ``open`` need no credentials.
 
+Rows of the interface ``sealed`` are sealed or signed things that the server takes back: ``path``
+says what one asserts, ``method`` how it is sent, the other cells which holders may have one. What
+the others make themselves with what they know must open nothing; see ``forged.py``.
+
 An operation counts as refused if the answer is 401 or 403, or has a code that tells of credentials
 alone. Requests name things that do not exist, so that what is allowed is mostly answered by 404 or
 400. Afterwards the things are made, and all that was refused is asked again: the answers must be
@@ -36,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from leasehold.auth.delegation import DelegationRequest, issue_user_delegation_key
+from leasehold.auth.delegation import DelegationScope, UserDelegationKey
 from leasehold.auth.mns import MnsHeader, MnsRequest, sign_v2, sign_v4, string_to_sign
 from leasehold.auth.sas import (
     SasTerms,
@@ -45,7 +49,7 @@ from leasehold.auth.sas import (
     make_user_delegation_sas,
 )
 from leasehold.auth.sharedkey import format_http_date, sign
-from leasehold.auth.types import Account, SignedRequest, format_iso_time
+from leasehold.auth.types import SignedRequest, format_iso_time
 from leasehold.http.native.call import read_query
 
 if TYPE_CHECKING:
@@ -85,6 +89,7 @@ _LATER: Final = "2099-01-01T00:00:00Z"
 _STRANGER: Final = b"s" * 64
 """A key that no account has."""
 _OPEN: Final = "open"
+_SEALED: Final = "sealed"
 _NEVER: Final = "-"
 _MINUTE_MS: Final = 60 * 1000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
@@ -122,7 +127,16 @@ class Right(NamedTuple):
 
 
 def read_table(path: Path = TABLE) -> list[Right]:
-    """Read the table of rights."""
+    """Read the operations of the table of rights."""
+    return [right for right in _read_rows(path) if right.interface != _SEALED]
+
+
+def read_sealed(path: Path = TABLE) -> list[Right]:
+    """Read the sealed things of the table of rights."""
+    return [right for right in _read_rows(path) if right.interface == _SEALED]
+
+
+def _read_rows(path: Path) -> list[Right]:
     with path.open(newline="") as file:
         return [Right(**row) for row in csv.DictReader(file)]
 
@@ -165,7 +179,8 @@ class Credential:
     """Whether it is another account's, which is let in there, and must see nothing of this one."""
 
 
-def _nothing(_: Right) -> bool:
+def nothing(_: Right) -> bool:
+    """Open no operation."""
     return False
 
 
@@ -173,11 +188,13 @@ def _to_keys(form: str) -> Callable[[Right], bool]:
     return lambda right: form in right.keys.split(",")
 
 
-def _in_query(token: str) -> Callable[[str, str, Mapping[str, str]], Sent]:
+def in_query(token: str) -> Callable[[str, str, Mapping[str, str]], Sent]:
+    """Return what shows a signature in the query."""
     return lambda *_: Sent(query=token)
 
 
-def _with(**headers: str) -> Callable[[str, str, Mapping[str, str]], Sent]:
+def with_headers(**headers: str) -> Callable[[str, str, Mapping[str, str]], Sent]:
+    """Return what shows a credential in headers."""
     return lambda *_: Sent(headers=headers)
 
 
@@ -194,7 +211,7 @@ def account_signatures(name: str, key: bytes) -> Iterator[Credential]:
 
         yield Credential(
             f"account SAS srt={kinds} sp={letters}",
-            _in_query(make_account_sas(name, key, terms, resource_types=kinds)),
+            in_query(make_account_sas(name, key, terms, resource_types=kinds)),
             lambda right, holds=holds: is_granted(right.account_sas, holds),  # type: ignore[misc]
         )
 
@@ -208,13 +225,13 @@ def queue_signatures(kind: str, make: Callable[[str, SasTerms], str]) -> Iterato
         terms = SasTerms(permission=letters, expiry=_LATER)
         yield Credential(
             f"{kind} SAS sp={letters}",
-            _in_query(make(QUEUE, terms)),
+            in_query(make(QUEUE, terms)),
             lambda right, letters=letters: is_granted(  # type: ignore[misc]
                 right.queue_sas, letters.__contains__
             ),
         )
     terms = SasTerms(permission=QUEUE_LETTERS, expiry=_LATER)
-    yield Credential(f"{kind} SAS on another queue", _in_query(make(OTHER_QUEUE, terms)), _nothing)
+    yield Credential(f"{kind} SAS on another queue", in_query(make(OTHER_QUEUE, terms)), nothing)
 
 
 def _shared_key(
@@ -253,7 +270,7 @@ class Holder(NamedTuple):
 
 
 def credentials(holder: Holder, tokens: IdentityProvider, now_ms: int) -> list[Credential]:
-    """Return every credential that is tried, but for sessions of the console.
+    """Return every credential that is tried, but for those that the server itself has to make.
 
     Args:
         holder: The account.
@@ -263,38 +280,36 @@ def credentials(holder: Holder, tokens: IdentityProvider, now_ms: int) -> list[C
     name = holder.name
     first, second = map(b64decode, holder.keys)
     other, others_key = holder.other[0], b64decode(holder.other[1])
-    account = Account(name=name, keys=(first, second))
     signed, itself = _to_keys("signed"), _to_keys("itself")
 
     def by_key(queue: str, terms: SasTerms) -> str:
         return make_service_sas(name, first, queue, terms)
 
     return [
-        Credential("no credentials", _with(), _nothing),
+        Credential("no credentials", with_headers(), nothing),
         Credential("key 1, signed", _shared_key(name, first, now_ms), signed),
         Credential("key 2, signed", _shared_key(name, second, now_ms), signed),
         Credential("key 1, SharedKeyLite", _shared_key(name, first, now_ms, lite=True), signed),
-        Credential("signed with no key of it", _shared_key(name, _STRANGER, now_ms), _nothing),
-        Credential("signed by another account", _shared_key(other, others_key, now_ms), _nothing),
-        Credential("signed 16 minutes ago", _shared_key(name, first, now_ms - _LATE_MS), _nothing),
-        Credential("signed 16 minutes on", _shared_key(name, first, now_ms + _LATE_MS), _nothing),
+        Credential("signed with no key of it", _shared_key(name, _STRANGER, now_ms), nothing),
+        Credential("signed by another account", _shared_key(other, others_key, now_ms), nothing),
+        Credential("signed 16 minutes ago", _shared_key(name, first, now_ms - _LATE_MS), nothing),
+        Credential("signed 16 minutes on", _shared_key(name, first, now_ms + _LATE_MS), nothing),
         *account_signatures(name, first),
         *_refused_signatures(name, first, others_key),
         *queue_signatures("service", by_key),
-        *queue_signatures("user delegation", _by_user(account, now_ms)),
         *_bearer_tokens(tokens, now_ms),
         # Keys as they are, which the native interface alone takes.
         Credential("key 1, itself", _bearer(holder.keys[0]), itself),
         Credential("key 2, itself", _bearer(holder.keys[1]), itself),
         Credential("inspector key, itself", _bearer(holder.inspector), _to_inspectors),
-        Credential("no key of it, itself", _bearer(b64encode(_STRANGER).decode()), _nothing),
-        Credential("another account's key, itself", _bearer(holder.other[1]), _nothing),
+        Credential("no key of it, itself", _bearer(b64encode(_STRANGER).decode()), nothing),
+        Credential("another account's key, itself", _bearer(holder.other[1]), nothing),
         *mns_signatures(holder, now_ms),
     ]
 
 
 def _bearer(token: str) -> Callable[[str, str, Mapping[str, str]], Sent]:
-    return _with(authorization=f"Bearer {token}")
+    return with_headers(authorization=f"Bearer {token}")
 
 
 def _refused_signatures(name: str, key: bytes, others_key: bytes) -> Iterator[Credential]:
@@ -309,20 +324,14 @@ def _refused_signatures(name: str, key: bytes, others_key: bytes) -> Iterator[Cr
         ),
         "for blobs": make_account_sas(name, key, everything, services="b"),
     }.items():
-        yield Credential(f"account SAS {what}", _in_query(token), _nothing)
+        yield Credential(f"account SAS {what}", in_query(token), nothing)
 
 
-def _by_user(account: Account, now_ms: int) -> Callable[[str, SasTerms], str]:
-    expires_at_ms = now_ms + _DAY_MS
-    wish = DelegationRequest(
-        object_id="user", tenant_id="directory", version=VERSION, expires_at_ms=expires_at_ms
-    )
-    delegated = issue_user_delegation_key(account, wish, now_ms=now_ms)
-    expiry = format_iso_time(expires_at_ms)
+def by_user(name: str, key: UserDelegationKey) -> Callable[[str, SasTerms], str]:
+    """Return what signs for queues of an account with a delegation key."""
 
     def make(queue: str, terms: SasTerms) -> str:
-        shortened = replace(terms, expiry=expiry)
-        return make_user_delegation_sas(account.name, delegated, queue, shortened)
+        return make_user_delegation_sas(name, key, queue, replace(terms, expiry=key.scope.expiry))
 
     return make
 
@@ -344,7 +353,7 @@ def _bearer_tokens(tokens: IdentityProvider, now_ms: int) -> Iterator[Credential
         "for another audience": tokens.token(roles=everyone, aud="https://elsewhere.test"),
         "of another issuer": tokens.token(roles=everyone, iss="https://elsewhere.test/"),
     }.items():
-        yield Credential(f"token {what}", _bearer(token), _nothing)
+        yield Credential(f"token {what}", _bearer(token), nothing)
 
 
 def _to_inspectors(right: Right) -> bool:
@@ -417,23 +426,23 @@ def mns_signatures(holder: Holder, now_ms: int) -> Iterator[Credential]:
     }.items():
         yield Credential(f"MNS, {what}", signer, opens)
     for what, signer in _refused_signers(holder, good).items():
-        yield Credential(f"MNS, {what}", signer, _nothing)
-    yield Credential("MNS, in the query", _mns_in_query(good), _nothing)
+        yield Credential(f"MNS, {what}", signer, nothing)
+    yield Credential("MNS, in the query", _mns_in_query(good), nothing)
     yield Credential("MNS, another account's key", another, opens, of_another=True)
     # Hosts, which on the main port also say that a request is of MNS.
     by_host = replace(good, sent=own_host)
     for what, show, opened in (
         ("key 1", by_host, opens),
-        ("another account's key", replace(another, sent=own_host), _nothing),
-        ("no key", replace(by_host, secret=b"no key"), _nothing),
-        ("nothing signed", _with(**own_host), _nothing),
+        ("another account's key", replace(another, sent=own_host), nothing),
+        ("no key", replace(by_host, secret=b"no key"), nothing),
+        ("nothing signed", with_headers(**own_host), nothing),
     ):
         yield Credential(f"MNS, host of the account, {what}", show, opened, _MNS_ONLY)
         yield Credential(f"MNS, main port, {what}", show, opened, _MNS_ONLY, on_main_port=True)
     elsewhere = replace(good, sent={"host": "nobody.mns.localhost"})
     yield Credential("MNS, host of no account, key 1", elsewhere, opens, _MNS_ONLY)
     elsewhere = replace(good, sent={"host": f"{holder.other[0]}.mns.localhost"})
-    yield Credential("MNS, host of another account, key 1", elsewhere, _nothing, _MNS_ONLY)
+    yield Credential("MNS, host of another account, key 1", elsewhere, nothing, _MNS_ONLY)
 
 
 def _refused_signers(holder: Holder, good: MnsSigner) -> dict[str, MnsSigner]:
@@ -639,7 +648,7 @@ class Asker:
             "cookie": cookie.partition(";")[0],
             "x-leasehold-csrf": json.loads(answer.body)["csrf"],
         }
-        return Credential(name, _with(**headers), opens)
+        return Credential(name, with_headers(**headers), opens)
 
     def sessions(self, key: str, inspector: str) -> list[Credential]:
         """Sign in to the console in every way that needs no browser; return the sessions."""
@@ -653,10 +662,37 @@ class Asker:
             self.sign_in("operator", inspector, "console, inspector", _to_inspectors),
             Credential(
                 "console, operator without CSRF token",
-                _with(cookie=cookie),
+                with_headers(cookie=cookie),
                 lambda right: right.method == "GET" and itself(right),
             ),
         ]
+
+    def delegated(self, token: str, now_ms: int) -> Iterator[Credential]:
+        """Ask for a user delegation key with a contributor's token; return what is signed with it.
+
+        The server alone can make one.
+        """
+        expiry = format_iso_time(now_ms + _DAY_MS)
+        body = f"<KeyInfo><Expiry>{expiry}</Expiry></KeyInfo>".encode()
+        headers = {
+            "authorization": f"Bearer {token}",
+            "x-ms-version": VERSION,
+            "content-length": str(len(body)),
+        }
+        target = f"/{self._account}?restype=service&comp=userdelegationkey"
+        answer = self.send("POST", target, headers, body)
+        assert answer.status == 200, answer
+        fields = dict(re.findall(r"<(\w+)>([^<]+)</", answer.body.decode()))
+        scope = DelegationScope(
+            object_id=fields["SignedOid"],
+            tenant_id=fields["SignedTid"],
+            start=fields["SignedStart"],
+            expiry=fields["SignedExpiry"],
+            service=fields["SignedService"],
+            version=fields["SignedVersion"],
+        )
+        key = UserDelegationKey(scope=scope, value=b64decode(fields["Value"]))
+        yield from queue_signatures("user delegation", by_user(self._account, key))
 
     def make(self, key: str) -> None:
         """Make what the requests name, with a key of the account, so that it is there."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
+from proof.forged import forged_credentials
 from proof.rights import (
     INTERFACES,
+    ROLES,
     Asked,
     Asker,
+    Credential,
     Holder,
     Right,
     ask_again,
@@ -20,6 +23,7 @@ from proof.rights import (
     credentials,
     differences,
     must_see_nothing,
+    read_sealed,
     read_table,
     spoiled,
     told_apart,
@@ -35,6 +39,7 @@ from tests.e2e.identity import IdentityProvider
 from tests.e2e.server import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _ACCOUNT, _OTHER, _ACCESS_KEY = "rights", "strangers", "LTAI5tRights"
@@ -56,21 +61,29 @@ class World(NamedTuple):
     """What may look at the queue, asked again as well."""
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """All that is asked in this module."""
-    folder = tmp_path_factory.mktemp("rights")
+_HOLDER: Final = Holder(
+    name=_ACCOUNT,
+    keys=(_KEY, _SECOND_KEY),
+    inspector=_INSPECTOR,
+    access_key=(_ACCESS_KEY, _SECRET),
+    other=(_OTHER, _OTHERS_KEY),
+)
+
+
+class Served(NamedTuple):
+    """A server over https, and what asks it."""
+
+    asker: Asker
+    tokens: IdentityProvider
+    now_ms: int
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[Served]:
     tokens = IdentityProvider(folder / "issuer")
     config = folder / "leasehold.toml"
     _write_config(config)
     options = {"--config": str(config), **tokens.server_options()}
-    holder = Holder(
-        name=_ACCOUNT,
-        keys=(_KEY, _SECOND_KEY),
-        inspector=_INSPECTOR,
-        access_key=(_ACCESS_KEY, _SECRET),
-        other=(_OTHER, _OTHERS_KEY),
-    )
     server = Server(folder / "data", options=options, ca_file=tokens.certificate_file)
     with server as endpoint:
         assert endpoint.ca_file is not None
@@ -78,15 +91,31 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         assert mns_url is not None, server.log
         url = f"{endpoint.origin}/{_ACCOUNT}"
         with closing(Asker(url, mns_url[1], endpoint.ca_file)) as asker:
-            shown = credentials(holder, tokens, SystemClock().now_ms())
-            shown += asker.sessions(_KEY, _INSPECTOR)
-            asked = ask_all(asker, read_table(), shown)
-            asker.make(_KEY)
-            before = asker.state(_KEY)
-            again = ask_again(asker, asked, must_see_nothing)
-            after = asker.state(_KEY)
-            seen = ask_again(asker, asked, _looks_at_the_queue)
-            return World(asked, again, (before, after), seen)
+            yield Served(asker, tokens, SystemClock().now_ms())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """All that is asked in this module."""
+    with _served(tmp_path_factory.mktemp("rights")) as (asker, tokens, now_ms):
+        shown = credentials(_HOLDER, tokens, now_ms)
+        shown += asker.delegated(tokens.token(roles=[ROLES["contributor"]]), now_ms)
+        shown += asker.sessions(_KEY, _INSPECTOR)
+        forged = forged_credentials(_HOLDER, "A" * 36, now_ms)
+        shown += [credential for credential in forged if _is_asked_everywhere(credential)]
+        asked = ask_all(asker, read_table(), shown)
+        asker.make(_KEY)
+        before = asker.state(_KEY)
+        again = ask_again(asker, asked, must_see_nothing)
+        after = asker.state(_KEY)
+        seen = ask_again(asker, asked, _looks_at_the_queue)
+        return World(asked, again, (before, after), seen)
+
+
+def _is_asked_everywhere(forged: Credential) -> bool:
+    """Tell whether it is no session, or one that its maker gains the most by."""
+    is_session = forged.name.startswith("forged console-session")
+    return not is_session or "operator by the holder of an inspector key" in forged.name
 
 
 def _looks_at_the_queue(each: Asked) -> bool:
@@ -123,6 +152,40 @@ def test_table_is_complete() -> None:
     mns = {name for interface, name in rows if interface == "mns"}
     assert mns == {operation.value for operation in MnsOperation}
     assert {*HANDLERS, *ACTIONS, MnsOperation.BATCH_SEND_MESSAGE} == set(MnsOperation)
+
+
+def test_sealed_things_are_forged_by_every_lesser_holder(world: World) -> None:
+    """Each row of a sealed thing that users could make has been tried, and opened nothing."""
+    forged = [asked for asked in world.asked if asked.credential.name.startswith("forged ")]
+    tried = {asked.credential.name.split(" ")[1].rstrip(",") for asked in forged}
+    others = {
+        "bearer-token": "tests of credentials: forged, of another issuer, of another audience",
+        "console-csrf-token": "sent with each forged session; tests/unit/http/console",
+        "oidc-state": "tests/unit/http/console/test_oidc.py",
+        "receipt": "tests/contract/stores/test_receipts.py",
+    }
+    assert tried | set(others) == {right.operation for right in read_sealed()}
+    assert tried & set(others) == set()
+    assert [asked for asked in forged if asked.allowed and not asked.right.is_open] == []
+
+
+@pytest.mark.long
+def test_no_holder_makes_a_session(tmp_path: Path) -> None:
+    """In every kind, role and form, of every secret that users know, on every route."""
+    with _served(tmp_path) as served:
+        forged = [
+            credential
+            for credential in forged_credentials(_HOLDER, "A" * 36, served.now_ms)
+            if credential.name.startswith("forged console-session")
+        ]
+        native = [right for right in read_table() if right.interface == "native"]
+        allowed = [
+            f"{asked.right.operation} by {asked.credential.name}"
+            for asked in ask_all(served.asker, native, forged)
+            if asked.allowed and not asked.right.is_open
+        ]
+        assert len(forged) == 320
+        assert allowed == []
 
 
 def test_rows_of_mns_name_their_operation() -> None:

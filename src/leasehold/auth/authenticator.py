@@ -119,6 +119,8 @@ class _Verified:
 
     sas: Sas
     key: bytes = field(repr=False)
+    sealing_key: bytes | None = field(repr=False)
+    """The server's secret, where a user's delegation depended on it."""
     queue: str | None
     """None for an account signature, which is of no one queue."""
     grant: Grant
@@ -274,6 +276,7 @@ class Authenticator:
             or account is None
             or known.key not in account.keys
             or (known.queue is not None and known.queue != target.queue)
+            or (known.sealing_key is not None and known.sealing_key != account.sealing_key())
         ):
             known = self._verify_sas(fields, target, account)
         _check_presenter(known.sas, presenter)
@@ -305,7 +308,13 @@ class Authenticator:
             object_id=delegation.object_id if delegation else None,
             tenant_id=delegation.tenant_id if delegation else None,
         )
-        verified = _Verified(sas=sas, key=account.keys[number], queue=queue, grant=grant)
+        verified = _Verified(
+            sas=sas,
+            key=account.keys[number],
+            sealing_key=account.sealing_key() if delegation else None,
+            queue=queue,
+            grant=grant,
+        )
         self._verified.keep((target.account, fields), verified)
         return verified
 
@@ -332,9 +341,13 @@ def _equal_key(keys: tuple[bytes, ...], given: bytes) -> int | None:
 def _signing_key_number(
     sas: Sas, account: Account, name: str, queue: str | None, given: bytes
 ) -> int | None:
+    sealing_key = account.sealing_key()
     for number, key in enumerate(account.keys):
         # An empty key would let everybody sign.
-        if key and hmac.compare_digest(expected_signature(sas, name, key, queue), given):
+        if not key:
+            continue
+        expected = expected_signature(sas, name, key, queue, sealing_key)
+        if hmac.compare_digest(expected, given):
             return number
     return None
 

@@ -1,10 +1,12 @@
 """Sessions of the console: what a browser holds once its user has signed in.
 
 A session is a cookie and nothing else: the server remembers none. The cookie says who signed in,
-as what, and until when, under a code that only the server can make: with a key that is derived
-from the one that the user has shown. So a session ends at the latest when that key is taken out
-of the settings. It holds no secret that was shown: of a shared access signature it keeps the
-fields, whose limits are those of the session, without the signature itself.
+as what, and until when, under a code that only the server can make: its key is derived from a
+secret of the server, which no user has, and from the credential that was shown. So nobody can make
+a session, and each ends at the latest when its credential is taken out of the settings. It holds
+no secret that was shown: of a shared access signature it keeps the fields, whose limits are those
+of the session, without the signature itself. At each use the session is compared again with what
+its credential allows: the code alone is not believed.
 
 Sources: RFC 2104 (HMAC), RFC 5869 (one key for each purpose), RFC 6265bis (cookies); OWASP,
 "Cross-Site Request Forgery Prevention", on tokens made with HMAC.
@@ -25,7 +27,7 @@ from typing import Any, Final
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
 from leasehold.auth.roles import INSPECTOR_OPERATIONS
-from leasehold.auth.sas import FindPolicy, check_conditions, parse_sas
+from leasehold.auth.sas import FindPolicy, Sas, check_conditions, parse_sas
 from leasehold.auth.types import (
     Account,
     BadToken,
@@ -46,6 +48,8 @@ SECURE_COOKIE: Final = "__Host-" + COOKIE
 CSRF_HEADER: Final = "x-leasehold-csrf"
 MAX_SESSION_MS: Final = 12 * 3600 * 1000
 """Longest life of a session."""
+_CLOCK_STEP_MS: Final = 15 * 60 * 1000
+"""A clock that is set back by no more than this ends no session."""
 
 _MAX_CHARS: Final = 3_000
 """Browsers keep 4,096 bytes of one cookie, and a header has a limit, too."""
@@ -103,21 +107,28 @@ class ConsoleSessions:
         find_policy: Looks a stored policy up.
         now_ms: Tells the time that signatures go by, Unix milliseconds.
         inspectors: Keys by account that read and change nothing; read at each request, too.
+        development: The account that is signed in to without a credential; None for none.
+        issuers: By account, what identifies the issuer that its users sign in by.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator of its own
         self,
         authenticator: Authenticator,
         accounts: Mapping[str, Account],
         find_policy: FindPolicy,
         now_ms: Callable[[], int],
         inspectors: Mapping[str, tuple[bytes, ...]] | None = None,
+        *,
+        development: str | None = None,
+        issuers: Mapping[str, str] | None = None,
     ) -> None:
         self._authenticator = authenticator
         self._accounts = accounts
         self._find_policy = find_policy
         self._now_ms = now_ms
         self._inspectors = inspectors or {}
+        self._development = development
+        self._issuers = issuers or {}
 
     # --- signing in --------------------------------------------------------------------------
 
@@ -137,12 +148,14 @@ class ConsoleSessions:
         grant = self._authenticator.check_key(key, target, safe=safe)
         assert grant.key_number is not None
         if grant.kind is CredentialKind.INSPECTOR_KEY:
-            who = f"inspector's key {grant.key_number}"
-            return self._new(account, SignInKind.INSPECTOR, Role.VIEWER, who, grant.key_number)
-        return self._new(account, SignInKind.KEY, role, f"key {grant.key_number}", grant.key_number)
+            kind, role = SignInKind.INSPECTOR, Role.VIEWER
+        else:
+            kind = SignInKind.KEY
+        who = _name_of_key(kind, grant.key_number)
+        return self._new(account, kind, role, who, grant.key_number)
 
     def by_right(self, account: str, kind: SignInKind, role: Role, who: str) -> ConsoleSession:
-        """Begin a session for whom the caller has found to have the right.
+        """Begin a session for a user whose right the caller has checked.
 
         It stands and falls with the first key of the account.
 
@@ -171,13 +184,9 @@ class ConsoleSessions:
         now_ms = self._now_ms()
         sas, grant = self._authenticator.check_sas_itself(request, target, now_ms=now_ms)
         assert grant.key_number is not None
-        if sas.letters is not None and _LOOKS.issuperset(sas.letters):
+        if _only_looks(sas):
             role = Role.VIEWER
-        who = f"{sas.kind} with key {grant.key_number}"
-        if sas.policy_id is not None:
-            who += f" (policy {sas.policy_id})"
-        if grant.object_id is not None:
-            who = grant.object_id
+        who = _name_of_signature(sas, grant.key_number)
         fields = tuple((name, value) for name, value in sas.values.items() if name != _SIGNATURE)
         if grant.kind is CredentialKind.ACCOUNT_SAS:
             queue = None
@@ -224,7 +233,7 @@ class ConsoleSessions:
         Raises:
             MalformedCredentials: It would be longer than browsers keep.
         """
-        key = self._key_of(session.account, session.kind, session.key_number)
+        key = self._key_of(session)
         assert key is not None
         text = json.dumps(
             [
@@ -242,39 +251,72 @@ class ConsoleSessions:
         """Return the session of a request, whose limits are not looked at; None without a cookie.
 
         Raises:
-            BadToken: It is over, or none of this server's.
+            BadToken: It is over, none of this server's, or says more than its credential allows.
         """
         value = cookie_of(headers, SECURE_COOKIE if https else COOKIE)
         if value is None:
             return None
         session = _read(unsealed(value))
-        key = self._key_of(session.account, session.kind, session.key_number)
-        if key is None or not is_sealed_with(value, key):
-            raise BadToken(_OVER)
-        if self._now_ms() >= session.expires_at_ms:
+        key = self._key_of(session)
+        if key is None or not is_sealed_with(value, key) or not self._is_allowed(session):
             raise BadToken(_OVER)
         return session
 
+    def _is_allowed(self, session: ConsoleSession) -> bool:
+        """Tell whether a session says nothing that its credential does not allow now.
+
+        The fields of a signature are checked by :meth:`check`, for each operation.
+        """
+        left_ms = session.expires_at_ms - self._now_ms()
+        if not 0 < left_ms <= MAX_SESSION_MS + _CLOCK_STEP_MS:
+            return False
+        if session.kind is SignInKind.OIDC:
+            return True  # the key is of the issuer, which decides on role and name when it signs in
+        if session.kind is not SignInKind.SAS:
+            is_looking = session.kind is not SignInKind.INSPECTOR or session.role is Role.VIEWER
+            return is_looking and session.who == _name_of_key(session.kind, session.key_number)
+        sas = _signature_of(session)
+        return session.who == _name_of_signature(sas, session.key_number) and not (
+            session.role is Role.OPERATOR and _only_looks(sas)
+        )
+
     def csrf_token(self, session: ConsoleSession) -> str:
         """Return what a page must send along to change something; no other page can know it."""
-        key = self._key_of(session.account, session.kind, session.key_number)
+        key = self._key_of(session)
         assert key is not None
         text = f"csrf\0{session.nonce}\0{session.who}\0{session.expires_at_ms}"
         return _base64(hmac.digest(key, text.encode(), hashlib.sha256))
 
-    def key_of_account(self, account: str) -> bytes | None:
-        """Return the key for what else is sealed for an account; None if there is no such one."""
-        return self._key_of(account, SignInKind.KEY, 1)
+    def key_of_sign_in(self, account: str) -> bytes | None:
+        """Return the key for the state of a sign-in by an issuer; None if it cannot be had."""
+        return self._key(account, "sign-in", self._credential(account, SignInKind.OIDC, 1))
 
-    def _key_of(self, account: str, kind: SignInKind, number: int) -> bytes | None:
-        found = self._accounts.get(account)
-        keys: tuple[bytes, ...] = () if found is None else found.keys
-        if kind is SignInKind.INSPECTOR:
-            keys = self._inspectors.get(account, ()) if found is not None else ()
+    def _key_of(self, session: ConsoleSession) -> bytes | None:
+        """Return the key that seals a session; None if its credential is not there any more."""
+        credential = self._credential(session.account, session.kind, session.key_number)
+        return self._key(session.account, f"session\0{session.kind}", credential)
+
+    def _key(self, account: str, purpose: str, credential: bytes | None) -> bytes | None:
+        if credential is None:
+            return None
+        secret = hmac.digest(self._accounts[account].sealing_key(), credential, hashlib.sha256)
+        text = f"leasehold console {purpose}\0{account}".encode()
+        return hmac.digest(secret, text, hashlib.sha256)
+
+    def _credential(self, account: str, kind: SignInKind, number: int) -> bytes | None:
+        """Return what a session stands and falls with; None if there is no such credential."""
+        known = self._accounts.get(account)
+        if known is None:
+            return None
+        keys = self._inspectors.get(account, ()) if kind is SignInKind.INSPECTOR else known.keys
         if not 1 <= number <= len(keys) or not keys[number - 1]:
             return None
-        text = f"leasehold console session\0{kind}\0{account}".encode()
-        return hmac.digest(keys[number - 1], text, hashlib.sha256)
+        if kind is SignInKind.DEVELOPMENT and account != self._development:
+            return None
+        if kind is SignInKind.OIDC:
+            issuer = self._issuers.get(account)
+            return None if issuer is None else issuer.encode() + b"\0" + keys[0]
+        return keys[number - 1]
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -311,14 +353,40 @@ class ConsoleSessions:
         if session.sas:
             if session.queue is not None and target.queue != session.queue:
                 raise NotAllowed
-            sas = parse_sas((*session.sas, (_SIGNATURE, "-")))
-            check_conditions(sas, request, target, self._find_policy, now_ms=self._now_ms())
+            check_conditions(
+                _signature_of(session), request, target, self._find_policy, now_ms=self._now_ms()
+            )
         return Grant(
             kind=CredentialKind.CONSOLE_SESSION,
             account=session.account,
             key_number=session.key_number,
             object_id=session.who,
         )
+
+
+def _signature_of(session: ConsoleSession) -> Sas:
+    """Return the signature that a session was begun with, whose code is not kept."""
+    return parse_sas((*session.sas, (_SIGNATURE, "-")))
+
+
+def _only_looks(sas: Sas) -> bool:
+    """Tell whether a signature changes nothing; one with a policy shows that at each use."""
+    return sas.letters is not None and _LOOKS.issuperset(sas.letters)
+
+
+def _name_of_key(kind: SignInKind, number: int | None) -> str:
+    """Return the name of a key's holder, for the event log."""
+    if kind is SignInKind.DEVELOPMENT:
+        return "development"
+    return f"inspector's key {number}" if kind is SignInKind.INSPECTOR else f"key {number}"
+
+
+def _name_of_signature(sas: Sas, number: int | None) -> str:
+    """Return the name of a signature's holder, for the event log."""
+    if sas.delegation is not None:
+        return sas.delegation.object_id
+    policy = "" if sas.policy_id is None else f" (policy {sas.policy_id})"
+    return f"{sas.kind} with key {number}{policy}"
 
 
 def has_session(headers: Mapping[str, str]) -> bool:

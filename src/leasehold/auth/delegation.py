@@ -1,8 +1,8 @@
 """User delegation keys: keys that a bearer of a token may sign shared access signatures with.
 
-Nothing is stored: the value of a key is derived from an account key and from everything the key
-says of itself, and is derived again when a signature made with it arrives. Rotating the account
-key therefore revokes all delegation keys made from it.
+Nothing is stored: the value of a key is derived from an account key, a secret of the server and
+everything the key says of itself, and is derived again when a signature made with it arrives.
+Rotating the account key therefore revokes all delegation keys made from it.
 
 Source: Azure Storage, "Get User Delegation Key" and "Create a user delegation SAS".
 """
@@ -21,7 +21,7 @@ from leasehold.domain.limits import WEEK_S
 MAX_VALIDITY_MS: Final = WEEK_S * 1000
 """A delegation key is good for at most seven days."""
 
-_LABEL: Final = "leasehold user delegation key 1"
+_LABEL: Final = "leasehold user delegation key 2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,25 @@ class UserDelegationKey:
     """32 bytes; base64 on the wire."""
 
 
-def derive_value(account: str, account_key: bytes, scope: DelegationScope) -> bytes:
-    """Return the value of the delegation key that *account_key* gives for *scope*."""
+def derive_value(
+    account: str, account_key: bytes, sealing_key: bytes, scope: DelegationScope
+) -> bytes:
+    """Return the value of the delegation key that two secrets give for *scope*.
+
+    Args:
+        account: Name of the account.
+        account_key: A key of the account; when it is rotated the delegation key ends.
+        sealing_key: The server's own secret. Without it, a holder of the account's key could make
+            delegation keys in the name of any user.
+        scope: What the key says of itself.
+    """
     parts = [
         *(_LABEL, account, scope.object_id, scope.tenant_id, scope.start, scope.expiry),
         *(scope.service, scope.version, scope.delegated_tenant_id),
     ]
     # JSON keeps the borders between fields whatever they hold, and is never a string to sign.
-    return hmac.digest(account_key, json.dumps(parts).encode("ascii"), "sha256")
+    key = hmac.digest(sealing_key, account_key, "sha256")
+    return hmac.digest(key, json.dumps(parts).encode("ascii"), "sha256")
 
 
 def issue_user_delegation_key(
@@ -114,4 +125,5 @@ def issue_user_delegation_key(
         version=wish.version,
         delegated_tenant_id=wish.delegated_tenant_id,
     )
-    return UserDelegationKey(scope=scope, value=derive_value(account.name, account.keys[0], scope))
+    value = derive_value(account.name, account.keys[0], account.sealing_key(), scope)
+    return UserDelegationKey(scope=scope, value=value)

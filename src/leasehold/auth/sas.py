@@ -465,11 +465,16 @@ def _not_well_formed(name: str) -> BadSignature:
     return BadSignature(f"The value of '{name}' is not well-formed.")
 
 
-def expected_signature(sas: Sas, account: str, account_key: bytes, queue: str | None) -> bytes:
-    """Return the base64 signature that *account_key* gives for these fields."""
+def expected_signature(
+    sas: Sas, account: str, account_key: bytes, queue: str | None, sealing_key: bytes
+) -> bytes:
+    """Return the base64 signature that *account_key* gives for these fields.
+
+    With a user's delegation *sealing_key*, the server's own secret, takes part in it.
+    """
     key = account_key
     if sas.delegation is not None:
-        key = derive_value(account, account_key, sas.delegation)
+        key = derive_value(account, account_key, sealing_key, sas.delegation)
     return compute_signature(key, string_to_sign(sas.kind, sas.values, account, queue))
 
 

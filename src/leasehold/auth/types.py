@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -36,6 +37,9 @@ class Operation(StrEnum):
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A query: names and values in the order sent."""
 
+_SEALING_KEY: Final = secrets.token_bytes(32)
+"""Of this process, for accounts that no store stands behind."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Account:
@@ -44,6 +48,8 @@ class Account:
     name: str
     keys: tuple[bytes, ...]
     """One or two decoded keys; each signs as well as the other, so that they can be rotated."""
+    sealing_key: Callable[[], bytes] = lambda: _SEALING_KEY
+    """Returns the server's secret for what it seals and takes back; no holder of a key knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -494,6 +494,16 @@ def read_receipts(key: bytes, receipts: Sequence[str]) -> list[ReceiptParts | No
     return found
 
 
+def derive_sealing_key(receipt_key: bytes) -> bytes:
+    """Return the secret for what a server hands out sealed besides receipts, 32 bytes.
+
+    It stands and falls with the key of the receipts: a store that was restored has another one.
+
+    Source: RFC 5869, one key for each purpose.
+    """
+    return hmac.digest(receipt_key, b"leasehold sealing key", hashlib.sha256)
+
+
 @lru_cache(maxsize=8)
 def _sealer(key: bytes) -> Any:
     return hashlib.blake2s(digest_size=_SEAL_BYTES, key=key)

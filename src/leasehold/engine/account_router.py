@@ -105,6 +105,10 @@ class ServerEngine(Protocol):
         """See :meth:`Engine.stores`."""
         ...
 
+    def sealing_key(self, account: str) -> bytes:
+        """See :meth:`Engine.sealing_key`."""
+        ...
+
     def is_relocated(self, account: str) -> bool:
         """See :meth:`Engine.is_relocated`."""
         ...
@@ -205,6 +209,10 @@ class AccountRouter:
             its_own = sorted(name for name, of in self._others.items() if of is engine)
             found.append(engine.served(tuple(its_own)))
         return found
+
+    def sealing_key(self, account: str) -> bytes:
+        """See :meth:`Engine.sealing_key`."""
+        return self.of(account).sealing_key(account)
 
     def is_relocated(self, account: str) -> bool:
         """See :meth:`Engine.is_relocated`."""

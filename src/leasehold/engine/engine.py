@@ -466,6 +466,10 @@ class Engine:
             self._moved.refuse(account)
         return found
 
+    def sealing_key(self, account: str) -> bytes:  # noqa: ARG002 - one store has one
+        """Return the secret for what is sealed for an account; see :attr:`Store.sealing_key`."""
+        return self._store.sealing_key
+
     def is_relocated(self, account: str) -> bool:
         """Tell whether an account was moved to another store."""
         return account in self._store.relocated_accounts

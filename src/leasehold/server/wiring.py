@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leasehold.auth.authenticator import Authenticator
@@ -95,7 +97,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
     Raises:
         StartFailed: A file that a setting names cannot be used.
     """
-    accounts = _accounts(settings)
+    accounts = _accounts(settings, engine)
     checks = _authenticator(settings, accounts, engine)
     authenticator: Authorizer = checks
     if times.engine is not times.system:
@@ -191,10 +193,14 @@ def hosts_of(settings: Settings) -> Hosts | None:
     return Hosts((*settings.allowed_hosts, *settings.addresses()))
 
 
-def _accounts(settings: Settings) -> dict[str, Account]:
+def _accounts(settings: Settings, engine: ServerEngine) -> dict[str, Account]:
     return {
-        each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
-        for each in settings.effective_accounts()
+        account.name: Account(
+            name=account.name,
+            keys=tuple(key.reveal() for key in account.keys),
+            sealing_key=partial(engine.sealing_key, account.name),
+        )
+        for account in settings.effective_accounts()
     }
 
 
@@ -316,7 +322,17 @@ def _sessions(
         _policies(engine),
         times.system.now_ms,
         inspectors=_inspectors(settings),
+        development=DEV_ACCOUNT if settings.dev_account_on() else None,
+        issuers=_console_issuers(settings, accounts),
     )
+
+
+def _console_issuers(settings: Settings, accounts: Iterable[str]) -> dict[str, str]:
+    """Return, by account, the issuer of the console's users, with the server's id at it."""
+    if not settings.console_oidc_client_id or not settings.oidc_issuer:
+        return {}
+    issuer = json.dumps([settings.oidc_issuer[0], settings.console_oidc_client_id])
+    return dict.fromkeys(settings.oidc_accounts or accounts, issuer)
 
 
 def _sign_in(

@@ -49,6 +49,15 @@ class Store(Protocol):
         """Accounts that were moved to another store, as the last batch left it."""
         ...
 
+    @property
+    def sealing_key(self) -> bytes:
+        """The secret for what a server seals and takes back, such as sessions of the console.
+
+        No client, export or look at the store shows it. All servers of a database have the same;
+        a restored store has another one.
+        """
+        ...
+
     def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[Result]:
         """Carry out *batch* in the order given, inside a transaction left open.
 

@@ -70,9 +70,11 @@ def test_receipts_of_before_are_void(tmp_path: Path, there: str) -> None:
     asker.put("work")
     backed_up(source, tmp_path / "copy")
     lost: Lease = asker.receive_one()
+    sealing_key = asker.store.sealing_key
     asker.store.close()
     assert run("restore", tmp_path / "copy", target.named).exit_code == 0
     asker = Asker(target.open(), clock)
+    assert asker.store.sealing_key != sealing_key  # a backup's reader makes no sessions of it
     again: Lease = asker.receive_one()
     assert again.message.message_id == lost.message.message_id
     assert isinstance(asker.complete(lost), LeaseLost)

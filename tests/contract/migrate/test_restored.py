@@ -98,6 +98,36 @@ def test_tokens_of_streams_are_new(tmp_path: Path, kind: str) -> None:
     assert tokens[2] > tokens[1] + 1_000_000
 
 
+@KINDS
+def test_sealing_key_outlives_a_restart_and_no_restore(tmp_path: Path, kind: str) -> None:
+    """What was sealed by a server holds over its restart; a restored store takes none of it."""
+    place, clock = Place(kind, tmp_path, "a"), ManualClock()
+    keys = []
+    for restore in (False, False, True):
+        if restore:
+            restored(place)
+        asker = asker_of(place, clock)
+        asker.create()
+        keys.append(asker.store.sealing_key)
+        asker.store.close()
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_servers_of_a_database_seal_alike(tmp_path: Path) -> None:
+    """A session that one of them has begun holds on the other, also after a restore."""
+    place, clock = Place("postgres", tmp_path, "a"), ManualClock()
+    first, second = asker_of(place, clock), asker_of(place, clock)
+    first.create()
+    before = first.store.sealing_key
+    assert second.store.sealing_key == before
+    restored(place)
+    first.put("work")
+    second.put("work")
+    assert first.store.sealing_key == second.store.sealing_key != before
+    first.store.close()
+    second.store.close()
+
+
 def test_a_running_server_takes_it_up(tmp_path: Path) -> None:
     """What PostgreSQL was told while servers run holds from their next batch on."""
     place, clock = Place("postgres", tmp_path, "a"), ManualClock()

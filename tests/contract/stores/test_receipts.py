@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from leasehold.domain.errors import (
     VisibilityPastExpiry,
 )
 from leasehold.domain.model import Lease
+from leasehold.stores.sqlite import SqliteStore
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
@@ -325,3 +329,16 @@ def test_an_id_in_another_spelling_is_unknown(
     assert spelled != lease.message.message_id
     other = lease._replace(message=lease.message._replace(message_id=spelled))
     assert isinstance(act(asker, other), MessageNotFound)
+
+
+def test_sealing_key_is_the_stores_own(asker: Asker, tmp_path: Path) -> None:
+    """No client is shown the secret that sessions are sealed with, and no two stores share one."""
+    asker.put()
+    lease = asker.receive_one()
+    key = asker.store.sealing_key
+    assert len(key) == 32
+    assert asker.store.sealing_key == key
+    with closing(SqliteStore(tmp_path)) as other:
+        assert other.sealing_key != key
+    shown = f"{asker.store.health()} {lease} {asker.events()}"
+    assert [text for text in (repr(key), key.hex(), b64encode(key).decode()) if text in shown] == []

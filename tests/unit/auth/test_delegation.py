@@ -90,14 +90,43 @@ def test_string_to_sign_in_full() -> None:
 def test_key_is_derived_from_all_it_says() -> None:
     """Whatever is different about a key makes its value different."""
     scope = _issue().scope
-    values = {derive_value(NAME, KEY, scope), derive_value("other", KEY, scope)}
-    values.add(derive_value(NAME, SECOND_KEY, scope))
+    sealing_key = ACCOUNT.sealing_key()
+    values = {
+        derive_value(NAME, KEY, sealing_key, scope),
+        derive_value("other", KEY, sealing_key, scope),
+        derive_value(NAME, SECOND_KEY, sealing_key, scope),
+        derive_value(NAME, KEY, b"another server's", scope),
+    }
     for name in scope.__slots__:
-        values.add(derive_value(NAME, KEY, replace(scope, **{name: "x"})))
-    values.add(derive_value(NAME, KEY, replace(scope, object_id="user\ndirectory", tenant_id="")))
-    assert len(values) == 3 + len(scope.__slots__) + 1
-    assert derive_value(NAME, KEY, scope) == _issue().value
+        values.add(derive_value(NAME, KEY, sealing_key, replace(scope, **{name: "x"})))
+    joined = replace(scope, object_id="user\ndirectory", tenant_id="")
+    values.add(derive_value(NAME, KEY, sealing_key, joined))
+    assert len(values) == 4 + len(scope.__slots__) + 1
+    assert derive_value(NAME, KEY, sealing_key, scope) == _issue().value
     assert {len(value) for value in values} == {32}
+
+
+@pytest.mark.parametrize("secret", [b"", KEY, b"another server's"])
+def test_holder_of_an_account_key_makes_none(secret: bytes) -> None:
+    """Only the server can say on whose behalf a signature is made: the event log believes it."""
+    scope = replace(_issue().scope, object_id="somebody else")
+    key = UserDelegationKey(scope=scope, value=derive_value(NAME, KEY, secret, scope))
+    with pytest.raises(BadSignature):
+        _check(make_user_delegation_sas(NAME, key, "q1", _TERMS))
+
+
+def test_restored_store_revokes() -> None:
+    """With the server's secret all delegation keys end, also those that were used before."""
+    secrets = [b"before"]
+    account = Account(name=NAME, keys=(KEY,), sealing_key=lambda: secrets[-1])
+    key = issue_user_delegation_key(account, _WISH, now_ms=NOON_MS)
+    authenticator = Authenticator({NAME: account}, no_policies)
+    arrived = request(query=make_user_delegation_sas(NAME, key, "q1", _TERMS))
+    to = target(Operation.PEEK_MESSAGES)
+    assert authenticator.check(arrived, to, now_ms=NOON_MS).object_id == "user"
+    secrets.append(b"after")
+    with pytest.raises(BadSignature):
+        authenticator.check(arrived, to, now_ms=NOON_MS)
 
 
 def test_rotating_the_account_key_revokes() -> None:
@@ -195,7 +224,8 @@ def test_mandatory_fields(name: str) -> None:
 def test_key_for_another_service() -> None:
     """A key that says it is for blobs does not open queues, even when genuine."""
     scope = replace(_issue().scope, service="b")
-    key = UserDelegationKey(scope=scope, value=derive_value(NAME, KEY, scope))
+    value = derive_value(NAME, KEY, ACCOUNT.sealing_key(), scope)
+    key = UserDelegationKey(scope=scope, value=value)
     with pytest.raises(ServiceMismatch):
         _check(make_user_delegation_sas(NAME, key, "q1", _TERMS))
 
@@ -204,7 +234,8 @@ def test_key_for_another_service() -> None:
 def test_key_with_times_in_no_form(name: str) -> None:
     """A key whose times cannot be read is refused."""
     scope = replace(_issue().scope, **{name: "soon"})
-    key = UserDelegationKey(scope=scope, value=derive_value(NAME, KEY, scope))
+    value = derive_value(NAME, KEY, ACCOUNT.sealing_key(), scope)
+    key = UserDelegationKey(scope=scope, value=value)
     with pytest.raises(BadSignature, match="not well-formed"):
         _check(make_user_delegation_sas(NAME, key, "q1", _TERMS))
 

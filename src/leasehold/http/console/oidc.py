@@ -156,7 +156,7 @@ class OidcSignIn:
     async def start(self, call: Call) -> Response:
         """Send a browser to the issuer."""
         account = call.params.get("account", "")
-        key = self._sessions.key_of_account(account)
+        key = self._sessions.key_of_sign_in(account)
         if key is None or not self._issuer.verifier.may_use(account):
             raise NotAllowed("There is no such account, or its users do not sign in by an issuer.")
         try:
@@ -240,7 +240,7 @@ class OidcSignIn:
         value = cookie_of(call.request.headers, _name(call))
         try:
             begun = _Begun(*json.loads(unsealed(value or "")))
-            key = self._sessions.key_of_account(str(begun.account))
+            key = self._sessions.key_of_sign_in(str(begun.account))
             # Nothing it says counts before that.
             if key is None or value is None or not is_sealed_with(value, key):
                 raise _FailedError("state")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -25,9 +26,11 @@ from leasehold.domain.groups import (
     SaveGroupState,
 )
 from leasehold.domain.model import (
+    KEY_BYTES,
     Message,
     Phase,
     Queue,
+    derive_sealing_key,
     differences_where_given,
     same_metadata,
     with_adapted,
@@ -49,8 +52,8 @@ _Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
 class MemoryStore:
     """See :class:`leasehold.stores.base.Store`."""
 
-    def __init__(self, *, receipt_key: bytes = b"memory") -> None:
-        self._tables = Tables(receipt_key)
+    def __init__(self, *, receipt_key: bytes | None = None) -> None:
+        self._tables = Tables(receipt_key or secrets.token_bytes(KEY_BYTES))
         self._documents: dict[tuple[str, str], str] = {}
         taking = Taking(self._tables)
         sessions = self._sessions = Sessions(self._tables)
@@ -120,6 +123,11 @@ class MemoryStore:
     def relocated_accounts(self) -> frozenset[str]:
         """See :attr:`Store.relocated_accounts`. Nothing moves from memory to elsewhere."""
         return frozenset()
+
+    @property
+    def sealing_key(self) -> bytes:
+        """See :attr:`Store.sealing_key`."""
+        return derive_sealing_key(self._tables.receipt_key)
 
     def last_seen_ms(self) -> int:
         """See :meth:`Store.last_seen_ms`: a new store has seen nothing."""

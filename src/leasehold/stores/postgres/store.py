@@ -14,7 +14,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.claims import ReadClaim
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import OutcomeUnknown, StoreFailed, StoreFull, Unavailable
-from leasehold.domain.model import Queue
+from leasehold.domain.model import Queue, derive_sealing_key
 from leasehold.stores.base import COMMANDS, StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
 from leasehold.stores.postgres.command_handlers import (
@@ -382,6 +382,11 @@ class PostgresStore:
                 "connected": int(not self._primary.is_lost),
             },
         )
+
+    @property
+    def sealing_key(self) -> bytes:
+        """See :attr:`Store.sealing_key`."""
+        return derive_sealing_key(self._state.receipt_key)
 
     def last_seen_ms(self) -> int:
         """See :meth:`Store.last_seen_ms`."""

@@ -18,7 +18,7 @@ from leasehold.disk import make_folder
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
-from leasehold.domain.model import KEY_BYTES, Queue
+from leasehold.domain.model import KEY_BYTES, Queue, derive_sealing_key
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
 from leasehold.stores.sql.catalog import Catalog, Entry, Timeline
@@ -179,6 +179,11 @@ class SqliteStore:
             writable=not self._state.is_full,
             details={**self._settings, "epoch": self._state.epoch},
         )
+
+    @property
+    def sealing_key(self) -> bytes:
+        """See :attr:`Store.sealing_key`."""
+        return derive_sealing_key(self._state.receipt_key)
 
     def last_seen_ms(self) -> int:
         """See :meth:`Store.last_seen_ms`."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.auth.delegation import DelegationScope, derive_value
+from leasehold.auth.types import Account
 from leasehold.http.requests import Response
 from tests.unit.http.azure.support import ACCOUNT, BOM, Harness, error_of, root_of
 
@@ -65,7 +66,9 @@ def test_delegation_key(azure: Harness, inner: str, start: str, tenant: str) -> 
         delegated_tenant_id=tenant,
     )
     value = nodes.pop("Value")
-    assert b64decode(value or "") == derive_value(ACCOUNT, b"key of " + ACCOUNT.encode(), scope)
+    account = Account(name=ACCOUNT, keys=(b"key of " + ACCOUNT.encode(),))
+    expected_value = derive_value(ACCOUNT, account.keys[0], account.sealing_key(), scope)
+    assert b64decode(value or "") == expected_value
     expected = {
         "SignedOid": "user",
         "SignedTid": "tenant",

@@ -74,15 +74,27 @@ class Console:
         self.runner = asyncio.Runner()
         self.store = MemoryStore()
         self.engine = Engine(self.store, self.clock)
+        self.sealing_key = self.store.sealing_key
         self.accounts = {
-            ACCOUNT: Account(name=ACCOUNT, keys=(b64decode(KEY), b64decode(SECOND_KEY))),
+            ACCOUNT: Account(
+                name=ACCOUNT,
+                keys=(b64decode(KEY), b64decode(SECOND_KEY)),
+                sealing_key=lambda: self.sealing_key,
+            ),
             "other": Account(name="other", keys=(b"o" * 32,)),
         }
+        self.issuers = {ACCOUNT: "the issuer"}
         inspectors = {ACCOUNT: (b64decode(INSPECTOR_KEY),)}
         policies = lambda *_: None  # noqa: E731 - no queue here has one
         authenticator = Authenticator(self.accounts, policies, inspectors=inspectors)
         self.sessions = ConsoleSessions(
-            authenticator, self.accounts, policies, self.clock.now_ms, inspectors
+            authenticator,
+            self.accounts,
+            policies,
+            self.clock.now_ms,
+            inspectors,
+            development=ACCOUNT,
+            issuers=self.issuers,
         )
         guard = Guard(ConnectionLimits(), self.clock)
         services = self.services = Services(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
+from proof.forged import digest, key_of_sessions
 
 from leasehold.auth.types import BadToken
 from leasehold.http.console import ConsoleDialect
@@ -15,7 +17,14 @@ from leasehold.http.console.history import History
 from leasehold.http.console.oidc import Issuer, OidcSignIn, challenge_of
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.workers import Workers
-from tests.unit.http.console.support import ACCOUNT, SESSION, Answer, Console
+from tests.unit.http.console.support import (
+    ACCOUNT,
+    KEY,
+    SECOND_KEY,
+    SESSION,
+    Answer,
+    Console,
+)
 
 ISSUER = "https://login.example.net"
 START = f"/console/api/oidc/start?account={ACCOUNT}"
@@ -162,6 +171,26 @@ def test_failures_are_told_by_a_code(world: World) -> None:
     assert failure(world.back(state, cookie)) == "no-role"
     world.console.clock.advance(s=600)
     assert failure(world.back(state, cookie)) == "state"
+
+
+@pytest.mark.parametrize("secret", [b64decode(KEY), b64decode(SECOND_KEY), b""])
+def test_state_cannot_be_made_of_what_users_know(world: World, secret: bytes) -> None:
+    """Or a page could have a browser finish a sign-in that its user has never begun."""
+    state, cookie = world.begin()
+    content = cookie.partition("=")[2].partition(".")[0]
+    purpose = f"leasehold console session\0key\0{ACCOUNT}"
+    for key in (secret, digest(secret, purpose), key_of_sessions(ACCOUNT, "key", secret, secret)):
+        code = urlsafe_b64encode(digest(key, content)).decode().rstrip("=")
+        answer = world.back(state, f"leasehold-console-oidc={content}.{code}")
+        assert answer.headers["location"] == "/console/#sign-in-failed=state"
+    assert world.back(state, cookie).headers["location"] == "/console/"
+
+
+def test_state_is_no_session(world: World) -> None:
+    """What is sealed for one purpose opens nothing as another."""
+    value = world.begin()[1].partition("=")[2]
+    fields = {"cookie": f"leasehold-console={value}"}
+    assert world.console.ask("GET", SESSION, headers=fields).json["signed_in"] is False
 
 
 def test_sign_in_begins_only_where_it_can_end(world: World) -> None:

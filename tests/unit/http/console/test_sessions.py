@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from proof.forged import Forged, forged_sessions, key_of_sessions, sealed_session
 
-from leasehold.auth.console import MAX_SESSION_MS, SECURE_COOKIE
+from leasehold.auth.console import (
+    MAX_SESSION_MS,
+    SECURE_COOKIE,
+    ConsoleSession,
+    Role,
+    SignInKind,
+)
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
-from leasehold.auth.types import Account
 from leasehold.http.console.sign_in import FAILURE_S, FAILURES
 from leasehold.http.native.call import Route
 from leasehold.http.native.dialect import routes_for
+from leasehold.testing import ManualClock
 from tests.unit.http.console.support import (
     ACCOUNT,
     CSRF,
@@ -27,6 +35,14 @@ from tests.unit.http.console.support import (
 
 BY_KEY = {"kind": "key", "account": ACCOUNT, "key": KEY}
 OVERVIEW = "/console/api/overview"
+_SOON_MS = ManualClock().now_ms() + MAX_SESSION_MS // 2
+_KNOWN = {
+    "an inspector's key": b64decode(INSPECTOR_KEY),
+    "an account's key": b64decode(KEY),
+    "an account's second key": b64decode(SECOND_KEY),
+    "another account's key": b"o" * 32,
+    "nothing": b"",
+}
 
 
 def test_session_is_shown_with_its_limits(console: Console) -> None:
@@ -201,9 +217,9 @@ def test_session_ends_with_its_time_and_with_its_key(console: Console) -> None:
     """At the latest after twelve hours; and when the key it leans on is replaced, not another."""
     fields = console.enter()
     kept = console.accounts[ACCOUNT]
-    console.accounts[ACCOUNT] = Account(name=ACCOUNT, keys=(kept.keys[0], b"n" * 32))
+    console.accounts[ACCOUNT] = replace(kept, keys=(kept.keys[0], b"n" * 32))
     assert console.ask("GET", QUEUE, headers=fields).status == 200
-    console.accounts[ACCOUNT] = Account(name=ACCOUNT, keys=(b"n" * 32, kept.keys[1]))
+    console.accounts[ACCOUNT] = replace(kept, keys=(b"n" * 32, kept.keys[1]))
     assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
     console.accounts[ACCOUNT] = kept
     console.clock.advance(ms=MAX_SESSION_MS)
@@ -230,6 +246,94 @@ def test_cookie_that_was_changed_opens_nothing(console: Console) -> None:
     assert b"viewer" in text
     fields = {"cookie": f"leasehold-console={forged}.{code}"}
     assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+
+
+@pytest.mark.parametrize(
+    "forged", forged_sessions(ACCOUNT, _KNOWN, _SOON_MS), ids=lambda forged: forged.name
+)
+def test_session_cannot_be_made_of_what_users_know(console: Console, forged: Forged) -> None:
+    """Neither by the holder of any key nor in any name, role or kind; it opens nothing."""
+    fields = {"cookie": forged.cookie, CSRF: forged.csrf}
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+    assert console.ask("POST", f"{QUEUE}/pause", {}, fields).code == "unauthenticated"
+    assert console.ask("GET", OVERVIEW, headers=fields).code == "unauthenticated"
+    assert console.ask("GET", SESSION, headers=fields).json["signed_in"] is False
+
+
+def test_session_can_be_made_with_the_servers_secret(console: Console) -> None:
+    """Control: what the tests forge has the right form, and lacks the secret alone."""
+    key = key_of_sessions(ACCOUNT, SignInKind.KEY, b64decode(KEY), console.sealing_key)
+    value, csrf = sealed_session(key, ACCOUNT, SignInKind.KEY, "operator", _SOON_MS)
+    fields = {"cookie": f"leasehold-console={value}", CSRF: csrf}
+    assert console.ask("POST", f"{QUEUE}/pause", {}, fields).status == 200
+
+
+def _enter_by(console: Console, session: ConsoleSession) -> dict[str, str]:
+    """Return the fields of a session that the server has sealed."""
+    cookie = f"leasehold-console={console.sessions.seal(session)}"
+    return {"cookie": cookie, CSRF: console.sessions.csrf_token(session)}
+
+
+def _by_inspector(console: Console) -> ConsoleSession:
+    return console.sessions.by_key(ACCOUNT, INSPECTOR_KEY, Role.OPERATOR, safe=True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"role": Role.OPERATOR},
+        {"who": "inspector's key 2"},
+        {"who": "alice"},
+        {"expires_at_ms": 2**45},
+        {"kind": SignInKind.DEVELOPMENT},
+        {"kind": SignInKind.SAS, "sas": (("sp", "r"),)},
+    ],
+    ids=str,
+)
+def test_seal_alone_is_not_believed(console: Console, more: dict[str, Any]) -> None:
+    """At each use the session must say no more than its credential allows."""
+    session = _by_inspector(console)
+    assert console.ask("GET", QUEUE, headers=_enter_by(console, session)).status == 200
+    fields = _enter_by(console, replace(session, **more))
+    assert console.ask("GET", QUEUE, headers=fields).code in {"unauthenticated", "forbidden"}
+
+
+def test_looking_signature_makes_no_operator(console: Console) -> None:
+    """Not even under the server's own seal."""
+    asked = {"kind": "sas", "account": ACCOUNT, "sas": _sas(console, "rl")}
+    cookie = console.ask("POST", SESSION, asked).cookie
+    session = console.sessions.open({"cookie": cookie}, https=False)
+    assert session is not None
+    fields = _enter_by(console, replace(session, role=Role.OPERATOR))
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+
+
+def test_restored_store_ends_all_sessions(console: Console) -> None:
+    """They hang on a secret of the store, of which a restore makes another one."""
+    fields = console.enter()
+    assert console.ask("GET", QUEUE, headers=fields).status == 200
+    console.sealing_key = b"restored"
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+
+
+def test_clock_set_back_ends_no_session(console: Console) -> None:
+    """By some minutes, as a correction does."""
+    fields = console.enter()
+    console.clock.advance(ms=-10 * 60 * 1000)
+    assert console.ask("GET", QUEUE, headers=fields).status == 200
+    console.clock.advance(ms=-60 * 60 * 1000)
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+
+
+def test_session_by_an_issuer_ends_with_the_issuer(console: Console) -> None:
+    """Where its users do not sign in to the account any more, or another one is set."""
+    session = console.sessions.by_right(ACCOUNT, SignInKind.OIDC, Role.OPERATOR, "alice")
+    fields = _enter_by(console, session)
+    assert console.ask("GET", QUEUE, headers=fields).status == 200
+    for issuers in ({}, {ACCOUNT: "another issuer"}):
+        console.issuers.clear()
+        console.issuers.update(issuers)
+        assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
 
 
 def test_signing_out_forgets_the_cookie(console: Console) -> None:
