@@ -329,11 +329,9 @@ def _refused_signatures(name: str, key: bytes, others_key: bytes) -> Iterator[Cr
 
 def by_user(name: str, key: UserDelegationKey) -> Callable[[str, SasTerms], str]:
     """Return what signs for queues of an account with a delegation key."""
-
-    def make(queue: str, terms: SasTerms) -> str:
-        return make_user_delegation_sas(name, key, queue, replace(terms, expiry=key.scope.expiry))
-
-    return make
+    return lambda queue, terms: make_user_delegation_sas(
+        name, key, queue, replace(terms, expiry=key.scope.expiry)
+    )
 
 
 def _bearer_tokens(tokens: IdentityProvider, now_ms: int) -> Iterator[Credential]:
@@ -668,17 +666,11 @@ class Asker:
         ]
 
     def delegated(self, token: str, now_ms: int) -> Iterator[Credential]:
-        """Ask for a user delegation key with a contributor's token; return what is signed with it.
-
-        The server alone can make one.
-        """
+        """Ask for a user delegation key with a contributor's token; return what it signs."""
         expiry = format_iso_time(now_ms + _DAY_MS)
         body = f"<KeyInfo><Expiry>{expiry}</Expiry></KeyInfo>".encode()
-        headers = {
-            "authorization": f"Bearer {token}",
-            "x-ms-version": VERSION,
-            "content-length": str(len(body)),
-        }
+        headers = {"authorization": f"Bearer {token}", "x-ms-version": VERSION}
+        headers["content-length"] = str(len(body))
         target = f"/{self._account}?restype=service&comp=userdelegationkey"
         answer = self.send("POST", target, headers, body)
         assert answer.status == 200, answer

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.server import DEV_ACCOUNT, Endpoint, Server
+from tests.postgres import empty, shared_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SESSION = "/console/api/session"
 QUEUE = f"/v1/accounts/{DEV_ACCOUNT}/queues/seen-by-console"
 
 
@@ -132,6 +134,45 @@ def test_console_can_be_turned_off(tmp_path: Path) -> None:
         assert ask(connection, "GET", "/console/api/session")[0].status != 200
         assert ask(connection, "GET", "/", headers={"accept": "text/html"})[0].status != 302
         connection.close()
+
+
+def _is_signed_in(server: Endpoint, fields: dict[str, str]) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        return bool(json.loads(ask(connection, "GET", SESSION, headers=fields)[1])["signed_in"])
+    finally:
+        connection.close()
+
+
+def _begin_session(server: Endpoint) -> dict[str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        return enter(connection)
+    finally:
+        connection.close()
+
+
+def test_session_outlives_a_restart_and_opens_no_other_server(tmp_path: Path) -> None:
+    """Nobody signs in again after a restart; a server of other data takes no session of it."""
+    with Server(tmp_path / "data") as server:
+        fields = _begin_session(server)
+        assert _is_signed_in(server, fields)
+    with Server(tmp_path / "data") as server:
+        assert _is_signed_in(server, fields)
+    with Server(tmp_path / "other") as server:
+        assert not _is_signed_in(server, fields)
+
+
+def test_session_holds_on_all_servers_of_a_database(tmp_path: Path) -> None:
+    """Behind a load balancer each request may come to another one."""
+    empty("console")
+    options = {"--store-url": f"{shared_cluster().url}&schema=console"}
+    with (
+        Server(tmp_path / "first", options=options) as first,
+        Server(tmp_path / "second", options=options) as second,
+    ):
+        assert _is_signed_in(second, _begin_session(first))
+        assert _is_signed_in(first, _begin_session(second))
 
 
 def test_what_has_happened_and_who_did_it(connection: http.client.HTTPConnection) -> None:

@@ -341,7 +341,7 @@ def _equal_key(keys: tuple[bytes, ...], given: bytes) -> int | None:
 def _signing_key_number(
     sas: Sas, account: Account, name: str, queue: str | None, given: bytes
 ) -> int | None:
-    sealing_key = account.sealing_key()
+    sealing_key = b"" if sas.delegation is None else account.sealing_key()
     for number, key in enumerate(account.keys):
         # An empty key would let everybody sign.
         if not key:

@@ -96,6 +96,11 @@ class _FaultyStore:
         return self._faults.fail_commits > 0 and any(map(writes, batch))
 
     @property
+    def sealing_key(self) -> bytes:
+        """See ``Store``."""
+        return self._store.sealing_key
+
+    @property
     def relocated_accounts(self) -> frozenset[str]:
         """See ``Store``."""
         return self._store.relocated_accounts
