@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasehold.auth.console import ConsoleSession, ConsoleSessions
-from leasehold.auth.types import AuthError, NoCredentials, Operation, SignedRequest, Target
+from leasehold.auth.console import ConsoleSession, ConsoleSessions, SignInKind
+from leasehold.auth.types import (
+    AuthError,
+    NoCredentials,
+    Operation,
+    Pairs,
+    SignedRequest,
+    Target,
+)
 from leasehold.clock import Clock
 from leasehold.engine.account_router import ServerEngine
 from leasehold.http.console.figures import ORDERS, Overview, Row, ServerFigures, page_of
@@ -57,10 +64,22 @@ _HEADERS: Final[tuple[Header, ...]] = (
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
-class Reader:
-    """One open console."""
+Credential: TypeAlias = tuple[str, SignInKind, int, Pairs]
+"""Account, kind, number of the key and fields of a signature: all who share it are one."""
 
-    def __init__(self) -> None:
+
+class Reader:
+    """One open console.
+
+    Args:
+        credential: What its user signed in with.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(self, credential: Credential, now_s: float) -> None:
+        self.credential = credential
+        self.read_at_s = now_s
+        """When the connection last took something, monotonic seconds."""
         self.unread: deque[tuple[str, bytes]] = deque()
         self.ending: str | None = None
         """Why the stream is over, once it is."""
@@ -229,7 +248,7 @@ class Live:
         self._clock = clock
         self._interval_s = interval_s
         self._samplers: dict[str, Sampler] = {}
-        self._readers: set[Reader] = set()
+        self._readers: dict[Reader, None] = {}
         self._is_draining = False
 
     def sampler(self, account: str) -> Sampler:
@@ -292,13 +311,15 @@ class Live:
         A page that shows some queues of ten thousand asks for those, and here for ``full=false``:
         then the first event has the sums only.
         """
-        account = self._account(call)
+        session = session_of(self._sessions, call, Operation.LIST_QUEUES)
+        account = session.account
         full = param_switch(call, "full", default=True)
-        if len(self._readers) >= MAX_CONSOLES or self._is_draining:
-            detail = f"{MAX_CONSOLES} consoles are open, or the server stops."
+        if self._is_draining:
+            detail = "The server stops."
             raise Refused(problem("overloaded", detail, retry_after_s=RETRY_AFTER_S * 5))
         request_id = (b"request-id", call.request_id)
-        events = self._events(cookie_request(call), account, call.request.gone, full=full)
+        reader = Reader(credential_of(session), self._clock.monotonic_s())
+        events = self._events(reader, cookie_request(call), account, call.request.gone, full=full)
         return Response(200, [*_HEADERS, request_id], b"", events)
 
     def _account(self, call: Call) -> str:
@@ -315,11 +336,35 @@ class Live:
             "consoles": {"open": len(self._readers), "max": MAX_CONSOLES},
         }
 
+    def _make_room(self) -> None:
+        """End a stream if there are as many as there may be.
+
+        It is one of the credential that has the most, and of these the one that has read nothing
+        for longest. So whoever holds one credential cannot keep others out, however many consoles
+        that never read are opened with it.
+        """
+        while len(self._readers) >= MAX_CONSOLES:
+            counts = Counter(reader.credential for reader in self._readers)
+            victim = min(
+                self._readers,
+                key=lambda reader: (-counts[reader.credential], reader.read_at_s),
+            )
+            victim.end("displaced")
+            self.sampler(victim.credential[0]).leave(victim)
+            self._readers.pop(victim, None)
+
     async def _events(
-        self, signed: SignedRequest, account: str, gone: Callable[[], Any], *, full: bool
+        self,
+        reader: Reader,
+        signed: SignedRequest,
+        account: str,
+        gone: Callable[[], Any],
+        *,
+        full: bool,
     ) -> AsyncGenerator[bytes, None]:
-        reader, sampler = Reader(), self.sampler(account)
-        self._readers.add(reader)
+        sampler = self.sampler(account)
+        self._make_room()
+        self._readers[reader] = None
         watch = asyncio.ensure_future(gone())
         watch.add_done_callback(reader.wake)
         try:
@@ -327,6 +372,7 @@ class Live:
             await sampler.enter(reader, full=full)
             number = 0
             while not watch.done():
+                reader.read_at_s = self._clock.monotonic_s()
                 try:
                     self._check(signed, account)
                 except AuthError:
@@ -343,7 +389,12 @@ class Live:
         finally:
             watch.cancel()
             sampler.leave(reader)
-            self._readers.discard(reader)
+            self._readers.pop(reader, None)
+
+
+def credential_of(session: ConsoleSession) -> Credential:
+    """Return what a session was begun with, which all who know it share."""
+    return session.account, session.kind, session.key_number, session.sas
 
 
 def session_of(

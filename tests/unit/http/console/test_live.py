@@ -13,7 +13,7 @@ from leasehold.auth.console import MAX_SESSION_MS
 from leasehold.domain.admin import CountMessages
 from leasehold.domain.command import AnyCommand
 from leasehold.http.console import live
-from tests.unit.http.console.support import ACCOUNT, QUEUE, Console
+from tests.unit.http.console.support import ACCOUNT, INSPECTOR_KEY, QUEUE, SESSION, Console
 
 OVERVIEW = "/console/api/overview"
 LIVE = "/console/api/live"
@@ -167,16 +167,42 @@ def test_stream_ends_with_its_session_and_with_the_server(console: Console) -> N
     stream.close()
 
 
-def test_consoles_are_bounded(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One too many is told to come again, and has room when another has gone."""
-    monkeypatch.setattr(live, "MAX_CONSOLES", 1)
+def test_new_console_takes_the_place_of_the_most_silent(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the credential with the most it is the one that has read nothing for longest."""
+    monkeypatch.setattr(live, "MAX_CONSOLES", 3)
     fields = console.enter()
-    stream = Stream(console, fields)
-    refused = console.ask("GET", LIVE, headers=fields)
-    assert (refused.status, refused.code) == (503, "overloaded")
-    assert int(refused.headers["retry-after"]) > 0
-    stream.close()
-    Stream(console, fields).close()
+    silent, reading, third = (Stream(console, fields) for _ in range(3))
+    for _ in range(2):
+        console.clock.advance(s=60)
+        for stream in (reading, third):
+            stream.next()
+    newest = Stream(console, fields)
+    newest.next()
+    assert silent.next() == ("end", {"reason": "displaced"})
+    with pytest.raises(StopAsyncIteration):
+        silent.raw()
+    for stream in (reading, third, newest):
+        assert stream.next()[0] == "spark" if stream is not newest else "server"
+        stream.close()
+    assert not console.live.sampler(ACCOUNT).is_awake
+
+
+def test_operator_finds_a_place_beside_silent_consoles_of_an_inspector(console: Console) -> None:
+    """All places are taken by streams that never read; each operator is let in and stays."""
+    asked = {"kind": "key", "account": ACCOUNT, "key": INSPECTOR_KEY}
+    inspector = {"cookie": console.ask("POST", SESSION, asked).cookie}
+    silent = [Stream(console, inspector) for _ in range(live.MAX_CONSOLES)]
+    operators = [Stream(console, console.enter()) for _ in range(3)]
+    more = [Stream(console, inspector) for _ in range(10)]
+    for stream in operators:
+        assert [stream.next()[0] for _ in range(3)] == ["overview", "server", "spark"]
+    shown = console.ask("GET", "/console/api/server", headers=inspector).json
+    assert shown["consoles"] == {"open": live.MAX_CONSOLES, "max": live.MAX_CONSOLES}
+    assert [stream.next()[0] for stream in silent[:13]] == ["end"] * 13
+    for stream in (*silent[13:], *operators, *more):
+        stream.close()
 
 
 @pytest.mark.parametrize("path", [OVERVIEW, LIVE, "/console/api/server"])

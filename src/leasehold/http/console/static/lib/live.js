@@ -6,6 +6,9 @@ import { Store } from "./store.js";
 /** Points of a sparkline, as many as the server keeps. */
 const KEPT = 18;
 
+/** Milliseconds after which a console connects again whose place another one took. */
+const DISPLACED_MS = 30_000;
+
 /** `state` is `connecting`, `open` or `lost`; `since` is when it became so, by this machine. */
 export const connection = new Store({ state: "connecting", since: Date.now() });
 
@@ -48,9 +51,15 @@ export function listen() {
     server.set(figures);
   });
   source.addEventListener("end", (event) => {
-    if (JSON.parse(event.data).reason === "session-over") {
+    const { reason } = JSON.parse(event.data);
+    if (reason === "session-over") {
       source.close();
       session.set({ ...session.value, signed_in: false });
+    } else if (reason === "displaced") {
+      // Another console took the place of this one; to come back at once would take that of a third.
+      source.close();
+      setConnection("lost");
+      setTimeout(listenAgain, DISPLACED_MS);
     }
   });
 }
