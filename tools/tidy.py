@@ -22,8 +22,6 @@ MAX_FUNCTION_LINES: Final = 70
 MAX_MODULE_LINES: Final = 800
 MIN_MODULE_LINES: Final = 60
 """What is smaller has a public name, or is used by two modules at least."""
-MAX_SHIPPED_MODULES: Final = 387
-"""In ``src``. Lower this number whenever modules were merged."""
 CLOCK_CALLS: Final = {"time", "time_ns", "monotonic", "monotonic_ns", "clock_gettime"}
 CLOCK_MODULE: Final = ROOT / "src/leasehold/clock.py"
 PYTEST_PLUGIN: Final = ROOT / "src/leasehold/testing/pytest_plugin.py"
@@ -222,8 +220,6 @@ def tree_findings(
     modules: list[Module], public: str, allowed: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield what is wrong with the tree as a whole, and what is allowed without need."""
-    if len(modules) > MAX_SHIPPED_MODULES:
-        yield f"src: {len(modules)} modules, at most {MAX_SHIPPED_MODULES}"
     for rule, (names, problem) in tree_rules(modules, public).items():
         yield from (f"{name}: {problem}" for name in sorted(names - allowed[rule].keys()))
         for name in sorted(allowed[rule].keys() - names):

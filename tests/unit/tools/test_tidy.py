@@ -102,13 +102,6 @@ def test_a_package_may_import_its_modules(tmp_path: Path) -> None:
     assert len(found(tmp_path, {"p/b.py": f"from p import A{LONG}"})) == 3
 
 
-def test_the_number_of_modules_has_a_bound(tmp_path: Path) -> None:
-    """One more than allowed is found."""
-    files = {f"m{number}.py": LONG for number in range(tidy.MAX_SHIPPED_MODULES)}
-    assert found(tmp_path, files) == []
-    assert len(found(tmp_path, {"more.py": LONG})) == 1
-
-
 def test_what_is_allowed_without_need_is_found_and_taken_out(tmp_path: Path) -> None:
     """So exceptions only get fewer; comments and what is needed stay, and nothing is added."""
     allowed: dict[str, dict[str, Any]] = {
