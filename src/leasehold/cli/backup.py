@@ -6,8 +6,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +15,12 @@ from typing import Any, Final
 import click
 
 from leasehold import __version__
+from leasehold.bodies.copies import CORRUPT, MISSING, BadBody
 from leasehold.cli.output import Screen, clean, counted, facts, number, size
-from leasehold.cli.remote import ExitCode, LocalCommand
+from leasehold.cli.remote import WARNED, ExitCode, LocalCommand
 from leasehold.cli.store import (
     NoStore,
-    copy_bodies,
+    carry_bodies,
     is_postgres,
     open_end,
     progress_teller,
@@ -31,11 +32,14 @@ from leasehold.stores.migrate.backup import (
     copy_database,
     copy_store,
     digest_of,
-    large_body_keys,
+    large_bodies,
+    read_manifest,
+    sealed_manifest,
 )
 from leasehold.stores.migrate.checking import Level, read_sqlite
 from leasehold.stores.migrate.checking import check as checks_of
-from leasehold.stores.migrate.ends import MoveRefused
+from leasehold.stores.migrate.ends import LargeBody, MoveRefused
+from leasehold.stores.migrate.holds import FileHold, HoldFailed, keep_bodies
 from leasehold.stores.migrate.migrate import Teller
 from leasehold.stores.migrate.sqlite import SqliteEnd
 from leasehold.stores.sqlite.store import FILE_NAME
@@ -43,14 +47,17 @@ from leasehold.stores.sqlite.store import FILE_NAME
 MANIFEST: Final = "backup.json"
 """Written last: a folder without it holds a backup that was not finished."""
 BODIES: Final = "bodies"
-_TRIES: Final = 5
-"""Copies of the database until one names no body that is gone meanwhile."""
+_TRIES_WITHOUT_HOLD: Final = 5
+"""Copies of the database, where servers cannot be told to keep bodies meanwhile, until one names no
+body that is gone."""
+_SHOWN: Final = 5
 _EPILOG: Final = """\b
 Exit codes:
   0    done
   1    refused, with the reason; or what was copied is not whole
   2    a mistake in the command line
   3    a store cannot be opened or reached
+  4    done; the store itself has large bodies that are missing or corrupt
   130  Ctrl+C
 """
 
@@ -105,45 +112,78 @@ def _backup(store: str, folder: Path, bodies: str | None, screen: Screen) -> int
     begun_ms = clock.now_ms()
     if folder.exists() and any(folder.iterdir()):
         raise MoveRefused(f"{folder} is not empty")
+    if not is_postgres(store) and not (Path(store) / FILE_NAME).exists():
+        raise NoStore(f"there is no store in {store}")
     folder.mkdir(parents=True, exist_ok=True)
     place = bodies or (None if is_postgres(store) else str(Path(store) / BODIES))
     database = folder / FILE_NAME
-    with screen.progress() as progress:
+    with screen.progress() as progress, ExitStack() as opened:
         tell = progress_teller(progress)
-        for _ in range(_TRIES):
+        tries = 1
+        try:
+            opened.enter_context(_bodies_kept(store, clock))
+        except HoldFailed:
+            tries = _TRIES_WITHOUT_HOLD
+        for _ in range(tries):
             database.unlink(missing_ok=True)
             _copy_to(database, store, tell)
-            keys = large_body_keys(database)
-            missing = _copy_bodies(keys, place, str(folder / BODIES), tell)
-            if not missing:
+            named = large_bodies(database)
+            bad = _copy_bodies(named, place, folder / BODIES, tell)
+            if all(body.problem != MISSING for body in bad):
                 break
-        else:
-            raise MoveRefused(
-                f"{counted(len(missing), 'large body', 'large bodies')} that the store names "
-                f"cannot be found in {place or 'any place that was named: see --bodies'}"
-            )
         messages = _checked(database)
-    manifest = {
-        "leasehold": __version__,
-        "store": clean(_shown(store)),
-        "begun_at_ms": begun_ms,
-        "ended_at_ms": clock.now_ms(),
-        "messages": messages,
-        "large_bodies": len(keys),
-        "database_bytes": database.stat().st_size,
-        "database_sha256": digest_of(database),
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    _tell(screen, f"{folder} has a backup, which was checked.", manifest)
-    return ExitCode.DONE
+    if bad and all(body.problem == MISSING for body in bad) and len(bad) == len(named):
+        raise MoveRefused(
+            f"{counted(len(bad), 'large body', 'large bodies')} that the store names cannot be "
+            f"found in {place or 'any place that was named: see --bodies'}"
+        )
+    manifest = sealed_manifest(
+        {
+            "leasehold": __version__,
+            "store": clean(_shown(store)),
+            "begun_at_ms": begun_ms,
+            "ended_at_ms": clock.now_ms(),
+            "messages": messages,
+            "large_bodies": len(named),
+            "bad_bodies": _named_bad(named, bad),
+            "database_bytes": database.stat().st_size,
+            "database_sha256": digest_of(database),
+        }
+    )
+    (folder / MANIFEST).write_text(manifest, encoding="utf-8")
+    _tell(screen, f"{folder} has a backup, which was checked.", json.loads(manifest))
+    return WARNED if bad else ExitCode.DONE
+
+
+@contextmanager
+def _bodies_kept(store: str, clock: SystemClock) -> Iterator[None]:
+    """Have the servers of a store keep all large bodies meanwhile.
+
+    Raises:
+        HoldFailed: They cannot be told.
+    """
+    if not is_postgres(store):
+        with keep_bodies(FileHold(Path(store), clock.now_ms)):
+            yield
+        return
+    # A connection of its own: that of the copy sees one instant.
+    with open_end(store, new=False) as end, keep_bodies(end.hold()):  # type: ignore[attr-defined]
+        yield
+
+
+def _named_bad(named: Sequence[LargeBody], bad: Sequence[BadBody]) -> list[dict[str, str | None]]:
+    """Return bodies that are not as their messages say, with the ids of these."""
+    by_key = {body.key: body for body in bad}
+    return [
+        {"message_id": each.message_id, **by_key[each.ref.key]._asdict()}
+        for each in named
+        if each.ref.key in by_key
+    ]
 
 
 def _copy_to(database: Path, store: str, tell: Teller) -> None:
     if not is_postgres(store):
-        source = Path(store) / FILE_NAME
-        if not source.exists():
-            raise NoStore(f"there is no store in {store}")
-        copy_database(source, database)
+        copy_database(Path(store) / FILE_NAME, database)
         return
     # A store of its own, of which only the database is kept: what else is in its folder says where
     # it is used.
@@ -157,11 +197,14 @@ def _copy_to(database: Path, store: str, tell: Teller) -> None:
         (Path(made) / FILE_NAME).rename(database)
 
 
-def _copy_bodies(keys: Sequence[str], place: str | None, other: str, tell: Teller) -> list[str]:
-    """Copy bodies; return the keys of those that are not there."""
-    if not keys or place is None:
-        return list(keys)
-    return copy_bodies(keys, place, other, tell)
+def _copy_bodies(
+    named: Sequence[LargeBody], place: str | None, other: Path | str, tell: Teller
+) -> list[BadBody]:
+    """Copy bodies; return those that are not as their messages say."""
+    refs = [body.ref for body in named]
+    if refs and place is None:
+        return [BadBody(ref.key, MISSING, None) for ref in refs]
+    return carry_bodies(refs, place or "", str(other), tell)
 
 
 def _checked(database: Path) -> int:
@@ -184,25 +227,56 @@ def _checked(database: Path) -> int:
 def _restore(folder: Path, store: str, bodies: str | None, screen: Screen) -> int:
     manifest = _read(folder)
     database = folder / FILE_NAME
-    if digest_of(database) != manifest["database_sha256"]:
+    if not database.is_file() or digest_of(database) != manifest["database_sha256"]:
         raise MoveRefused(f"{database} is not the database that was backed up")
     _checked(database)
-    keys = large_body_keys(database)
+    named = large_bodies(database)
     place = bodies or (None if is_postgres(store) else str(Path(store) / BODIES))
-    if keys and place is None:
+    if named and place is None:
         raise MoveRefused(
-            f"the backup has {counted(len(keys), 'large body', 'large bodies')}: "
+            f"the backup has {counted(len(named), 'large body', 'large bodies')}: "
             "say with --bodies where the server is to keep them"
         )
     with screen.progress() as progress:
         tell = progress_teller(progress)
+        bad = _checked_bodies(folder, named, manifest, tell)
         with _target(store) as make:
-            missing = _copy_bodies(keys, str(folder / BODIES), place or "", tell)
-            if missing:
-                raise MoveRefused(f"the backup lacks {len(missing)} of its large bodies")
+            present = [body for body in named if body.ref.key not in bad[MISSING]]
+            _copy_bodies(present, str(folder / BODIES), place or "", tell)
             make(database, tell)
     _tell(screen, f"{_shown(store)} is restored: start the server.", manifest)
-    return ExitCode.DONE
+    return WARNED if any(bad.values()) else ExitCode.DONE
+
+
+def _checked_bodies(
+    folder: Path, named: Sequence[LargeBody], manifest: Mapping[str, Any], tell: Teller
+) -> dict[str, set[str]]:
+    """Check the bodies of a backup; return the keys of those that were bad already, by problem.
+
+    Raises:
+        MoveRefused: The backup has not the bodies that it was made with.
+    """
+    place = folder / BODIES
+    bad = (
+        carry_bodies([body.ref for body in named], str(place), None, tell)
+        if place.is_dir()
+        else [BadBody(body.ref.key, MISSING, None) for body in named]
+    )
+    known = {
+        BadBody(each["key"], each["problem"], each["sha256"]) for each in manifest["bad_bodies"]
+    }
+    new = [body for body in bad if body not in known]
+    if new:
+        shown = ", ".join(f"{body.key} is {body.problem}" for body in new[:_SHOWN])
+        more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
+        raise MoveRefused(
+            f"{counted(len(new), 'large body', 'large bodies')} of the backup "
+            f"{'is' if len(new) == 1 else 'are'} not as backed up: {shown}{more}"
+        )
+    return {
+        problem: {body.key for body in bad if body.problem == problem}
+        for problem in (MISSING, CORRUPT)
+    }
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -210,13 +284,9 @@ def _read(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise MoveRefused(f"{folder} has no {MANIFEST}: it is no backup, or one not finished")
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        wanted = {"database_sha256", "messages", "large_bodies"}
-        if not isinstance(found, dict) or not wanted <= found.keys():
-            raise ValueError  # noqa: TRY301 - as when it is no JSON
-    except ValueError:
-        raise MoveRefused(f"{path} cannot be read") from None
-    return found
+        return read_manifest(path.read_bytes())
+    except ValueError as error:
+        raise MoveRefused(f"{path} cannot be read: {error}") from None
 
 
 @contextmanager
@@ -278,3 +348,5 @@ def _tell(screen: Screen, done: str, manifest: dict[str, Any]) -> None:
             ]
         )
     )
+    for bad in manifest["bad_bodies"]:
+        screen.say(f"The body of message {bad['message_id']} is {bad['problem']} in the store.")

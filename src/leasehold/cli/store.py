@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.bodies import open_bodies
-from leasehold.bodies.base import BodyMissing
+from leasehold.bodies.copies import MISSING, BadBody, check_bodies, copy_bodies
 from leasehold.cli.output import Screen, clean, counted, facts, number
 from leasehold.cli.remote import YES, ExitCode, LocalCommand, can_ask, confirm, refuse, tell_checks
 from leasehold.cli.root import OrderedGroup
 from leasehold.clock import SystemClock
 from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.model import BodyRef
 from leasehold.extras import install
 from leasehold.server.settings.values import StoreUrl
 from leasehold.stores.migrate.checking import Checked, Reader, read_sqlite
 from leasehold.stores.migrate.checking import check as checks_of
-from leasehold.stores.migrate.ends import End, MoveRefused
+from leasehold.stores.migrate.ends import End, LargeBody, MoveRefused
 from leasehold.stores.migrate.marks import begin_epoch
 from leasehold.stores.migrate.migrate import Moved, Teller, Wanted, message_rows, move
 from leasehold.stores.migrate.migrate import undo as undo_move
@@ -176,8 +177,6 @@ def check(store: str, *, as_json: bool, no_color: bool) -> None:
 # What ``leasehold store migrate``, ``move-account``, ``undo`` and ``restored`` do.
 
 
-_AT_ONCE: Final = 16
-"""Bodies that are copied at a time."""
 _SHOWN: Final = 40
 
 
@@ -275,55 +274,56 @@ def progress_teller(progress: Progress) -> Teller:
     return tell
 
 
-def _carrier(options: MoveOptions, progress: Progress) -> Callable[[Sequence[str]], None] | None:
+def _carrier(
+    options: MoveOptions, progress: Progress
+) -> Callable[[Sequence[LargeBody]], None] | None:
     places = options.bodies_from, options.bodies_to
     if places[0] is None or places[1] is None:
         return None
     return partial(_carry_bodies, places[0], places[1], progress)
 
 
-def _carry_bodies(place: str, other: str, progress: Progress, keys: Sequence[str]) -> None:
+def _carry_bodies(place: str, other: str, progress: Progress, bodies: Sequence[LargeBody]) -> None:
     """Copy bodies; those that a run before this one copied are written again."""
-    missing = copy_bodies(keys, place, other, progress_teller(progress))
+    refs = [body.ref for body in bodies]
+    bad = carry_bodies(refs, place, other, progress_teller(progress))
+    missing = [body.key for body in bad if body.problem == MISSING]
     if missing:
         raise NoStore(
             f"bodies in {place}: {counted(len(missing), 'is', 'are')} missing, such as {missing[0]}"
         )
+    for body in bad:
+        progress.console.print(f"The body {body.key} is corrupt in {place}: copied as it is.")
 
 
-def copy_bodies(keys: Sequence[str], place: str, other: str, tell: Teller) -> list[str]:
-    """Copy large bodies from one place to another; return the keys of those that are not there.
+def carry_bodies(
+    refs: Sequence[BodyRef], place: str, other: str | None, tell: Teller
+) -> list[BadBody]:
+    """Copy large bodies to another place, or only check them if that is None.
+
+    Returns:
+        Those that are not as their messages say.
 
     Raises:
         NoStore: A place cannot be opened.
     """
-    missing: list[str] = []
 
-    async def carry() -> None:
-        source, target = open_bodies(place), open_bodies(other)
+    async def carry() -> list[BadBody]:
+        async with AsyncExitStack() as opened:
+            source = open_bodies(place)
+            opened.push_async_callback(source.close)
+            if other is None:
+                return await check_bodies(refs, source, partial(tell, "Checking bodies"))
+            target = open_bodies(other)
+            opened.push_async_callback(target.close)
+            return await copy_bodies(refs, source, target, partial(tell, "Copying bodies"))
 
-        async def one(key: str) -> None:
-            try:
-                body = await source.get(key)
-            except BodyMissing:
-                missing.append(key)
-            else:
-                await target.put(key, body)
-
-        try:
-            for start in range(0, len(keys), _AT_ONCE):
-                part = keys[start : start + _AT_ONCE]
-                await asyncio.gather(*map(one, part))
-                tell("Copying bodies", start + len(part), len(keys))
-        finally:
-            await source.close()
-            await target.close()
-
+    if not refs:
+        return []
     try:
-        asyncio.run(carry())
+        return asyncio.run(carry())
     except ValueError as error:
         raise NoStore(f"bodies in {place}: {error}") from error
-    return missing
 
 
 def _plain(

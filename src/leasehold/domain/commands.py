@@ -536,6 +536,9 @@ class BodyKeys:
     """Names within the body store."""
 
     keys: tuple[str, ...]
+    held: bool = False
+    """Whether a backup is under way: its copy of the store may name bodies that no row refers to
+    any more, so none may be removed now."""
 
 
 # --- results -----------------------------------------------------------------------------------

@@ -237,7 +237,10 @@ class LargeBodies:
             if not garbage:
                 return
             # The store says so already; but what is removed by mistake cannot be brought back.
-            known = set(await self._keys(KnownBodies(garbage)))
+            answer = await self._perform(KnownBodies(garbage))
+            if answer.held:
+                return  # a backup may name them
+            known = set(answer.keys)
             gone = await self._remove([key for key in garbage if key not in known])
             self.removed += len(gone)
             if gone or known:
@@ -259,7 +262,10 @@ class LargeBodies:
             ]
             for start in range(0, len(old), STEP):
                 part = tuple(old[start : start + STEP])
-                known = set(await self._keys(KnownBodies(part)))
+                answer = await self._perform(KnownBodies(part))
+                if answer.held:
+                    continue  # a backup may name what no message does any more
+                known = set(answer.keys)
                 found += len(await self._remove([key for key in part if key not in known]))
         self.orphans += found
         if found:

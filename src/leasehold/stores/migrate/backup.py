@@ -9,17 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
-from leasehold.stores.migrate.ends import End, MoveRefused, highest, tables_of
+from leasehold.stores.migrate.ends import (
+    LARGE_BODIES,
+    End,
+    LargeBody,
+    MoveRefused,
+    highest,
+    large_bodies_in,
+    tables_of,
+)
 from leasehold.stores.migrate.marks import ARRIVED, refuse_marked
 from leasehold.stores.migrate.migrate import KEPT, Teller, compare_rows, copy_rows
 
 _BUSY_MS: Final = 5_000
 _PIECE: Final = 1 << 20
+_FIRST_FACTS: Final = frozenset(
+    {
+        *("leasehold", "store", "begun_at_ms", "ended_at_ms", "messages", "large_bodies"),
+        *("database_bytes", "database_sha256"),
+    }
+)
+"""What backups of 0.1.0 say, which have no digest of that."""
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -81,14 +97,46 @@ def copy_store(source: End, target: End, now_ms: int, tell: Teller) -> int:
     return total
 
 
-def large_body_keys(database: Path) -> list[str]:
-    """Return the keys of the bodies that a copied database names and does not hold."""
+def large_bodies(database: Path) -> list[LargeBody]:
+    """Return the bodies that a copied database names and does not hold."""
     connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        query = "SELECT CAST(body AS TEXT) FROM message WHERE place = 2"
-        return [str(key) for (key,) in connection.execute(query)]
+        return large_bodies_in(connection.execute(f"{LARGE_BODIES} ORDER BY row_key"))
     finally:
         connection.close(force=True)
+
+
+def sealed_manifest(facts: Mapping[str, object]) -> str:
+    """Return the text that says what a backup is, with a digest of itself at its end."""
+    return _manifest_text({**facts, "manifest_sha256": _digest_of_facts(facts)})
+
+
+def read_manifest(content: bytes) -> dict[str, Any]:
+    """Return what a backup says of itself.
+
+    Raises:
+        ValueError: It was changed, or is no manifest.
+    """
+    facts = json.loads(content)
+    if not isinstance(facts, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of JSON, as any other
+    if facts.keys() == _FIRST_FACTS:
+        return {**facts, "bad_bodies": []}  # of 0.1.0
+    digest = facts.pop("manifest_sha256", None)
+    if digest != _digest_of_facts(facts):
+        raise ValueError("it is not as it was written")
+    # Its digest is of what it says; a change that says the same is one all the same.
+    if content.decode() != sealed_manifest(facts):
+        raise ValueError("it is not as it was written")
+    return facts
+
+
+def _digest_of_facts(facts: Mapping[str, object]) -> str:
+    return hashlib.sha256(_manifest_text(facts).encode()).hexdigest()
+
+
+def _manifest_text(facts: Mapping[str, object]) -> str:
+    return json.dumps(facts, indent=2) + "\n"
 
 
 def digest_of(file: Path) -> str:

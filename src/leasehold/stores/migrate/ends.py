@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from leasehold.domain.model import BodyRef, id_from_blob
 from leasehold.stores.sql.catalog import lanes_of
+from leasehold.stores.sql.plain_json import detail_from_json
 from leasehold.stores.sql.texts import to_kept
 
 Row: TypeAlias = tuple[Any, ...]
@@ -126,8 +128,8 @@ class End(Protocol):
         """Take an account out: its messages are left to the server's maintenance."""
         ...
 
-    def large_body_keys(self) -> list[str]:
-        """Return the keys of bodies that are not in the database."""
+    def large_bodies(self) -> list[LargeBody]:
+        """Return the bodies that are not in the database."""
         ...
 
     def close(self) -> None:
@@ -478,15 +480,35 @@ class SqlEnd:
         for statement in _DROPS:
             self.execute(statement)
 
-    def large_body_keys(self) -> list[str]:
-        """See :meth:`End.large_body_keys`."""
+    def large_bodies(self) -> list[LargeBody]:
+        """See :meth:`End.large_bodies`."""
         of_account = (
             ""
             if self._account is None
             else " AND partition IN (SELECT number FROM moving_number WHERE kind = 'lane')"
         )
-        rows = self.execute(f"SELECT body FROM message WHERE place = 2{of_account}")
-        return [bytes(body).decode() for (body,) in rows]
+        return large_bodies_in(self.execute(f"{LARGE_BODIES}{of_account}"))
+
+
+LARGE_BODIES: Final = "SELECT message_id, detail FROM message WHERE place = 2"
+"""Rows whose bodies are not in the database."""
+
+
+class LargeBody(NamedTuple):
+    """A body that a message names and the database does not hold."""
+
+    message_id: str
+    ref: BodyRef
+
+
+def large_bodies_in(rows: Iterable[Sequence[Any]]) -> list[LargeBody]:
+    """Return the bodies that rows of LARGE_BODIES name."""
+    bodies = []
+    for message_id, detail in rows:
+        ref = detail_from_json(detail).body_ref
+        assert ref is not None, "a row whose body is elsewhere says where"
+        bodies.append(LargeBody(id_from_blob(bytes(message_id)), ref))
+    return bodies
 
 
 def slices(rows: Iterable[Row]) -> Iterable[Rows]:

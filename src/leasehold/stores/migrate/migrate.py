@@ -29,6 +29,7 @@ from leasehold.stores.migrate.ends import (
     Digester,
     Digests,
     End,
+    LargeBody,
     MoveRefused,
     Rows,
     Table,
@@ -83,7 +84,7 @@ class Wanted:
         now_ms: The time, Unix ms.
         tell: Is told how far it is.
         new_receipts: Whether the receipts of the account may die.
-        carry_bodies: Copies large bodies by their keys, before anything is committed; None if they
+        carry_bodies: Copies large bodies, before anything is committed; None if they
             stay where they are.
     """
 
@@ -91,7 +92,7 @@ class Wanted:
     now_ms: int
     tell: Teller
     new_receipts: bool = False
-    carry_bodies: Callable[[Sequence[str]], None] | None = None
+    carry_bodies: Callable[[Sequence[LargeBody]], None] | None = None
 
 
 def move(source: End, target: End, wanted: Wanted) -> Moved:
@@ -127,7 +128,7 @@ def _move(source: End, target: End, wanted: Wanted) -> Moved:
     receipts_kept = empty or source.meta()["receipt_key"] == target.meta()["receipt_key"]
     if not empty:
         _look_for_clashes(source, target, wanted, receipts_kept=receipts_kept)
-    large = source.large_body_keys()
+    large = source.large_bodies()
     if large and account is not None:
         if wanted.carry_bodies is None:
             raise MoveRefused(
@@ -297,7 +298,7 @@ def _finish(source: End, target: End, wanted: Wanted, move_id: str) -> Moved:
     source.select(wanted.account)
     queues = _queues(source)
     rows = {table.name: source.count(table) for table in tables_of(wanted.account)}
-    large = len(source.large_body_keys())
+    large = len(source.large_bodies())
     source.roll_back()
     if wanted.account is not None:
         _take_out(source, target, wanted.account, wanted.now_ms)

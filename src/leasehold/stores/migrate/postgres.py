@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ from leasehold.stores.migrate.ends import (
     in_postgres,
     slices,
 )
+from leasehold.stores.migrate.holds import HOLD_MS, HoldFailed
 from leasehold.stores.postgres.connection import Address, connect, migrate
 from leasehold.stores.postgres.state import BLOCK
 from leasehold.stores.sql.catalog import PARTITION_MASK
@@ -49,6 +51,8 @@ _TYPES: Final = {
     Kind.TEXT: "text",
     Kind.BYTES: "bytea",
 }
+_HELD: Final = "bodies_held:"
+_NOW_MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::int8"
 _OF_NOBODY: Final = 0
 """Slot of what no server has counted."""
 _OF_LOG: Final = 0
@@ -59,6 +63,41 @@ _INDEXES: Final = """
     JOIN pg_namespace n ON n.oid = t.relnamespace
     WHERE n.nspname = current_schema() AND t.relname = 'message' AND NOT x.indisprimary
 """
+
+
+class PostgresHold:
+    """A mark in a database; see :class:`leasehold.stores.migrate.holds.Hold`.
+
+    It goes by the clock of the database, as the servers do.
+
+    Args:
+        connection: In no transaction.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        self._name = _HELD + secrets.token_hex(8)
+
+    def extend(self) -> None:
+        """See :meth:`leasehold.stores.migrate.holds.Hold.extend`."""
+        try:
+            # Marks of backups that were killed go with it.
+            self._run("DELETE FROM meta WHERE name LIKE $1 AND number < " + _NOW_MS, _HELD + "%")
+            self._run(
+                f"INSERT INTO meta (name, number) VALUES ($1, {_NOW_MS} + {HOLD_MS})"
+                " ON CONFLICT (name) DO UPDATE SET number = excluded.number",
+                self._name,
+            )
+        except psycopg.Error as error:
+            raise HoldFailed(str(error)) from error
+
+    def end(self) -> None:
+        """See :meth:`leasehold.stores.migrate.holds.Hold.end`."""
+        with contextlib.suppress(psycopg.Error):  # then it ends by itself
+            self._run("DELETE FROM meta WHERE name = $1", self._name)
+
+    def _run(self, query: str, name: str) -> None:
+        self._connection.execute(query.encode(), (name,), prepare=False)
 
 
 class PostgresEnd(SqlEnd):
@@ -117,6 +156,10 @@ class PostgresEnd(SqlEnd):
         if "receipt_key" not in self.meta():
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
             self.set_meta("epoch", 1)
+
+    def hold(self) -> PostgresHold:
+        """Return a mark that keeps large bodies, on this connection; see ``holds.py``."""
+        return PostgresHold(self.connection)
 
     def begin_snapshot(self) -> None:
         """Begin a transaction that sees one instant, and keeps nobody from the store."""

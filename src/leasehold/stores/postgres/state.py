@@ -96,6 +96,11 @@ class SharedState(State):
         if "retired_counted" not in meta:
             self.count_retired()
 
+    def bodies_held_until_ms(self) -> int:
+        """See :meth:`State.bodies_held_until_ms`."""
+        [(until_ms,)] = self.fetch("bodies_held_until")
+        return int(until_ms)
+
     def _read_meta(self) -> dict[str, Any]:
         rows = self.cursor.execute(self.sql["load_meta"])
         return {name: number if content is None else content for name, number, content in rows}

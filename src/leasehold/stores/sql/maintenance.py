@@ -346,7 +346,10 @@ class BodyKeyHandlers:
         cursor.executemany(sql, [(key,) for key in command.keys])
         return c.DONE
 
-    def known(self, command: c.KnownBodies, _now_ms: int) -> c.Result:
-        """Tell which of some keys a row refers to."""
+    def known(self, command: c.KnownBodies, now_ms: int) -> c.Result:
+        """Tell which of some keys a row refers to, and whether a backup is under way.
+
+        In this order: a backup that begins after both looks reads no row that refers to the others.
+        """
         known = [key for key in command.keys if self._state.fetch("known_body", (key.encode(),))]
-        return c.BodyKeys(tuple(known))
+        return c.BodyKeys(tuple(known), held=now_ms < self._state.bodies_held_until_ms())

@@ -108,6 +108,10 @@ class State(ABC):
     def renew_mark(self, new_mark: str) -> None:
         """Mark the database anew, so that every copy made until now is an old one."""
 
+    @abstractmethod
+    def bodies_held_until_ms(self) -> int:
+        """Return until when backups keep large bodies, Unix milliseconds; 0 for none."""
+
     @property
     @abstractmethod
     def last_row_key(self) -> int:

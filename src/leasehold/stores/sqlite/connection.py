@@ -6,6 +6,8 @@ that write or checkpoint at once; apsw's own SQLite has it fixed besides.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -182,3 +184,19 @@ def keep_mark(folder: Path, mark: str) -> None:
     """Write the file in one go. Raises OSError on a full disk; the old file then stays."""
     prepare_mark(folder, mark)
     adopt_mark(folder)
+
+
+# --- backups -----------------------------------------------------------------------------------
+#
+# While a backup is under way, a file beside the database keeps the large bodies that it may name. A
+# row could not: only the server's own connection writes to the database.
+
+
+HOLD_SUFFIX: Final = ".hold"
+
+
+def hold_ends(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Return the files of backups, and until when each keeps bodies, Unix milliseconds."""
+    for path in folder.glob(f"*{HOLD_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # removed meanwhile, or no number
+            yield path, int(path.read_text(encoding="ascii"))

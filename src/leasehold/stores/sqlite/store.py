@@ -7,8 +7,7 @@ import json
 import os
 import secrets
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from leasehold.stores.sql.state import State
 from leasehold.stores.sql.statements import load_queries
 from leasehold.stores.sqlite.connection import (
     adopt_mark,
+    hold_ends,
     is_restored,
     keep_mark,
     open_database,
@@ -83,9 +83,7 @@ class SqliteStore:
                 self._reserve.give_up()
                 self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
             self._settings = read_back(self._connection)
-            self._state = SqliteState(
-                self._connection.cursor(), QUERIES, Catalog(), partial(keep_mark, folder)
-            )
+            self._state = SqliteState(self._connection.cursor(), QUERIES, Catalog(), folder)
             self._begin_epoch()
             self._state.load()
         except (apsw.Error, OSError) as error:
@@ -311,10 +309,10 @@ class SqliteState(State):
         cursor: apsw.Cursor,
         queries: dict[str, str],
         catalog: Catalog,
-        keep_mark: Callable[[str], None],
+        folder: Path,
     ) -> None:
         super().__init__(cursor, queries, catalog)
-        self._keep_mark = keep_mark
+        self._folder = folder
         self._reserved = 0
         self._has_loaded = False
 
@@ -339,6 +337,10 @@ class SqliteState(State):
         self.set_marks(new_mark, beside or "")
         return restored_from_backup
 
+    def bodies_held_until_ms(self) -> int:
+        """See :meth:`State.bodies_held_until_ms`."""
+        return max((end_ms for _, end_ms in hold_ends(self._folder)), default=0)
+
     def set_marks(self, mark: str, last_mark: str) -> None:
         """Write the marks that the file beside the database may hold."""
         self.set_meta("last_mark", last_mark)
@@ -348,7 +350,7 @@ class SqliteState(State):
         """Let the file catch up with the database and mark the database anew."""
         mark = self._read_meta()["mark"]
         try:
-            self._keep_mark(mark)
+            keep_mark(self._folder, mark)
         except OSError:  # a full disk: the marks that are there still match
             return
         self.set_marks(new_mark, mark)
