@@ -25,6 +25,9 @@ from leasehold.extras import install
 KEY_BYTES: Final = 16
 """Random bytes of a key, written in hexadecimal: none can be guessed, and none comes twice."""
 
+MARK_NAME: Final = "mark"
+"""Of the file, or the object, that says which place it is."""
+
 _KEY: Final = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
 
@@ -74,6 +77,18 @@ class BodyStore(Protocol):
 
     async def delete(self, key: str) -> None:
         """Remove what is kept under *key*; nothing is fine too."""
+        ...
+
+    async def read_mark(self) -> str | None:
+        """Return the mark by which the place is known again; None if it has none."""
+        ...
+
+    async def write_mark(self, mark: str) -> None:
+        """Give the place a mark; it survives a power cut.
+
+        Raises:
+            StoreFull: There is no room.
+        """
         ...
 
     def pages(self) -> AsyncIterator[Sequence[KeptBody]]:
@@ -150,6 +165,14 @@ class DirectoryBodies:
         """See BodyStore. A removal that a power cut undoes is noticed as an orphan later."""
         await self._in_thread(partial(self._remove, key))
 
+    async def read_mark(self) -> str | None:
+        """See BodyStore."""
+        return await self._in_thread(self._read_mark)
+
+    async def write_mark(self, mark: str) -> None:
+        """See BodyStore."""
+        await self._in_thread(partial(self._write_mark, mark))
+
     async def pages(self) -> AsyncIterator[Sequence[KeptBody]]:
         """See BodyStore. Files that were not written to their end are among them."""
         if self._incoming not in self._made:
@@ -193,6 +216,23 @@ class DirectoryBodies:
             return self._path(key).read_bytes()
         except FileNotFoundError:
             raise BodyMissing(key) from None
+
+    def _read_mark(self) -> str | None:
+        try:
+            return (self._folder / MARK_NAME).read_text(encoding="ascii")
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+
+    def _write_mark(self, mark: str) -> None:
+        new = self._folder / f"{MARK_NAME}.new"
+        try:
+            write_file(new, mark.encode("ascii"), mode=0o600)
+            new.rename(self._folder / MARK_NAME)
+            sync(self._folder)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StoreFull from error
+            raise
 
     def _remove(self, key: str) -> None:
         try:

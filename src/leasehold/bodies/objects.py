@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from leasehold.bodies.base import BodyMissing, KeptBody, is_key
+from leasehold.bodies.base import MARK_NAME, BodyMissing, KeptBody, is_key
 from leasehold.domain.errors import Unavailable
 
 _PAGE: Final = 1_000
@@ -68,6 +68,23 @@ class ObjectBodies:
             await obstore.delete_async(self._store, _path(key))
         except FileNotFoundError:
             return
+        except (BaseError, OSError) as error:
+            raise Unavailable from error
+
+    async def read_mark(self) -> str | None:
+        """See BodyStore. A bucket that is not there has no mark."""
+        try:
+            found = await obstore.get_async(self._store, MARK_NAME)
+            return bytes(await found.bytes_async()).decode("ascii", "replace")
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise Unavailable from error
+
+    async def write_mark(self, mark: str) -> None:
+        """See BodyStore."""
+        try:
+            await obstore.put_async(self._store, MARK_NAME, mark.encode("ascii"))
         except (BaseError, OSError) as error:
             raise Unavailable from error
 

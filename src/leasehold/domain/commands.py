@@ -532,6 +532,35 @@ class KnownBodies(Command["BodyKeys"]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadBodyPlace(Command["BodyPlace"]):
+    """Tell by what the place for bodies is known. Answer: :class:`BodyPlace`."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    limit: int
+    """Most keys in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkBodyPlace(Command[Done]):
+    """Keep the mark of the place for bodies. Answer: Done."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlace:
+    """By what the place for bodies is known."""
+
+    mark: str | None
+    """What stands in the place as well; None if it was never marked."""
+    keys: tuple[str, ...]
+    """Some that rows refer to: the place must have them."""
+
+
+@dataclass(frozen=True, slots=True)
 class BodyKeys:
     """Names within the body store."""
 

@@ -36,6 +36,7 @@ from leasehold.domain.model import (
     QueueKey,
     body_problem,
 )
+from leasehold.engine.body_place import OtherPlace
 from leasehold.stores.base import COMMANDS
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -210,7 +211,8 @@ class BodyReader:
             except BodyMissing:
                 return MISSING
             except Unavailable as error:
-                if not self._has_complained:
+                # The place has said so itself if it is another one.
+                if not self._has_complained and not isinstance(error.__cause__, OtherPlace):
                     self._has_complained = True
                     reason = reason_of(error)
                     _log.warning("body.unreachable", place=self._store.place, reason=reason)

@@ -63,11 +63,13 @@ class Served(NamedTuple):
     health: StoreHealth
     failed: bool
     reachable: bool
+    has_bodies: bool = True
+    """Whether the place for large bodies is the one that the store knows."""
 
     @property
     def is_ready(self) -> bool:
         """Tell whether requests that need it can be answered."""
-        return self.reachable and not self.failed
+        return self.reachable and self.has_bodies and not self.failed
 
 
 class Engine:
@@ -184,6 +186,7 @@ class Engine:
             await self.jobs.resume()
             self._begin(self._maintenance.run(), "maintenance")
             if self.bodies is not None:
+                await self.bodies.recognize()
                 self.bodies.start(self._plan.interval_s)
         if self.exporter is not None:
             self.exporter.start()
@@ -533,7 +536,8 @@ class Engine:
         """Say how the store is, which is that of some *accounts*; see :class:`Served`."""
         health = self.health()
         reachable = bool(health.details.get("connected", True))
-        return Served(accounts, health, self.has_failed, reachable)
+        has_bodies = self.bodies is None or self.bodies.place.is_known
+        return Served(accounts, health, self.has_failed, reachable, has_bodies)
 
 
 # --- moved -------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from leasehold.bodies.base import KEY_BYTES, BodyStore
 from leasehold.clock import Clock
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.commands import ForgetBodyGarbage, KnownBodies, ReadBodyGarbage
-from leasehold.domain.errors import LeaseholdError, OutcomeUnknown, StoreFull
+from leasehold.domain.errors import LeaseholdError, OutcomeUnknown, StoreFull, Unavailable
 from leasehold.domain.model import BodyRef, Queue
+from leasehold.engine.body_place import MarkedBodies
 from leasehold.engine.body_reading import (
     AT_ONCE,
     BodyReader,
@@ -78,6 +79,8 @@ class LargeBodies:
         """Bodies that could not be written since the start."""
         self.remove_failures = 0
         """Times that a body could not be removed since the start; it is tried again."""
+        store = self.place = MarkedBodies(store)
+        """Where bodies are, if it is the place that the database knows."""
         self.reader = BodyReader(
             store, inline_bytes=inline_bytes, budget_bytes=budget_bytes, buffered=buffered
         )
@@ -85,6 +88,8 @@ class LargeBodies:
         self._clock = clock
         self.inline_bytes = inline_bytes
         """Bodies up to this size stay in the store of messages."""
+        self._is_recognized = True
+        """Whether nothing is known against the place; see :meth:`recognize`."""
         self._has_complained = False
         """Whether the last write failed: then the log knows already."""
         self._writing: set[str] = set()
@@ -122,6 +127,21 @@ class LargeBodies:
         self._is_writable = is_writable
         self._leads = leads
         self.reader.around = Surroundings(perform, find_queue, self._spawn)
+
+    async def recognize(self) -> None:
+        """Find out whether the place is the one that the database knows.
+
+        If it is not, or cannot be reached, the rounds of the collection try again; until then no
+        body is read or written.
+        """
+        self._is_recognized = False
+        try:
+            await self.place.recognize(self._perform)
+        except LeaseholdError as error:
+            if self.place.is_known:
+                _log.warning("body.unreachable", place=self._store.place, reason=reason_of(error))
+        else:
+            self._is_recognized = True
 
     def start(self, interval_s: float) -> None:
         """Collect garbage every so many seconds, and search for orphans now and once a day."""
@@ -218,7 +238,7 @@ class LargeBodies:
         for each in done:
             if isinstance(each, BaseException):
                 self.write_failures += 1
-                if not self._has_complained:
+                if not self._has_complained and self.place.is_known:
                     self._has_complained = True
                     reason = reason_of(each)
                     _log.warning("body.not_written", place=self._store.place, reason=reason)
@@ -274,14 +294,26 @@ class LargeBodies:
     async def _run(self, interval_s: float) -> None:
         while True:
             try:
-                if self._leads():
+                is_there = self._is_recognized and await self._is_there()
+                if not is_there:
+                    await self.recognize()
+                if is_there and self._leads():
                     await self.collect()
-                if self._leads() and self._clock.monotonic_s() >= self._next_search_s:
+                if is_there and self._leads() and self._clock.monotonic_s() >= self._next_search_s:
                     self._next_search_s = self._clock.monotonic_s() + SEARCH_INTERVAL_S
                     await self.search()
             except Exception as error:  # noqa: BLE001 - the next round may go better
                 _log.warning("body.round_failed", reason=reason_of(error))
             await asyncio.sleep(interval_s)
+
+    async def _is_there(self) -> bool:
+        """Tell whether the place is the right one, as far as that is known without asking afar."""
+        try:
+            if self.place.is_watched or not self.place.is_known:
+                await self.place.look()
+        except Unavailable:
+            return False
+        return True
 
     async def _keys(self, command: ReadBodyGarbage | KnownBodies) -> tuple[str, ...]:
         return (await self._perform(command)).keys
@@ -297,7 +329,7 @@ class LargeBodies:
         done = await asyncio.gather(*map(remove, keys), return_exceptions=True)
         failed = [each for each in done if isinstance(each, BaseException)]
         self.remove_failures += len(failed)
-        if failed:
+        if failed and self.place.is_known:
             _log.warning(
                 "body.not_removed",
                 place=self._store.place,

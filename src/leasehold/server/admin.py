@@ -105,6 +105,7 @@ def _plain(served: Served) -> dict[str, object]:
         "kind": health.kind,
         "failed": served.failed,
         "reachable": served.reachable,
+        "bodies_known": served.has_bodies,
         "durable": health.durable,
         "writable": health.writable and not served.failed,
         "details": health.details,

@@ -104,6 +104,19 @@ def test_poisoned_staged_and_claimed_bodies_are_known(asker: Asker) -> None:
     assert (known(asker, *keys), garbage(asker)) == ({"poisoned"}, ["claimed", "staged"])
 
 
+def test_the_place_of_bodies_is_known_by_a_mark_and_by_some_of_them(asker: Asker) -> None:
+    """Also those of poisoned and staged messages; the newest mark counts."""
+    assert asker.ask(c.ReadBodyPlace(10)) == c.BodyPlace(None, ())
+    for mark in ("one", "two"):
+        assert asker.ask(c.MarkBodyPlace(mark)) == c.DONE
+    asker.put("small")
+    for key in ("a", "b", "c"):
+        asker.put(**large(key))
+    place = asker.ask(c.ReadBodyPlace(10))
+    assert (place.mark, sorted(place.keys)) == ("two", ["a", "b", "c"])
+    assert len(asker.ask(c.ReadBodyPlace(2)).keys) == 2
+
+
 def test_large_bodies_limit_a_claim_by_their_own_size(asker: Asker) -> None:
     """Not by what is in the store."""
     asker.put(**large("a"))

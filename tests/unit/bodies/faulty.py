@@ -18,6 +18,7 @@ class FaultyBodies:
         self.kept: dict[str, bytes] = {}
         self.written_at_ms: dict[str, int] = {}
         self.closed = False
+        self.mark: str | None = None
         self.asked: list[str] = []
         """What was asked of it: the verb and the key."""
         self.put_errors: list[Exception | None] = []
@@ -61,6 +62,14 @@ class FaultyBodies:
         if self.delete_error is not None:
             raise self.delete_error
         self.kept.pop(key, None)
+
+    async def read_mark(self) -> str | None:
+        """See BodyStore."""
+        return self.mark
+
+    async def write_mark(self, mark: str) -> None:
+        """See BodyStore."""
+        self.mark = mark
 
     async def pages(self) -> AsyncIterator[Sequence[KeptBody]]:
         """See BodyStore: pages of two."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from azure.storage.queue import QueueClient
 
+from leasehold.bodies.base import is_key
 from leasehold.clock import SystemClock
 from leasehold.server.settings import Settings
 from leasehold.server.startup import ExitCode, StartFailed, large_bodies
@@ -63,7 +64,7 @@ class Big:
 
 def files_in(folder: Path) -> list[Path]:
     """Return all files of bodies."""
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if is_key(path.name)]
 
 
 def test_large_bodies_through_both_protocols(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ REF = BodyRef(key="k", size_bytes=1, sha256="0")
 LOOKING = """
     GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages
     CountGroups NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams
-    GetTransaction ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
-    TailEvents ListLeases
+    GetTransaction ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage ReadBodyPlace
+    KnownBodies TailEvents ListLeases
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions
-    LapseClaims ExpireStaged TrimEvents KeepNote ForgetBodyGarbage
+    LapseClaims ExpireStaged TrimEvents KeepNote ForgetBodyGarbage MarkBodyPlace
 """
 RANKS = """
     Put | Stage | Complete | Renew | Release | Batch | ExemptMembers | BindClaim | CommitTogether |
@@ -73,7 +73,7 @@ SHARING = """
     Put Receive Peek Renew Complete Release Batch Heartbeat
     GetQueue ListQueues GetAccountDocument FindMessage LookAtGroup NextDue ReadNote GetJob ListJobs
     GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
-    ReadBodyGarbage CountGroups HoldGroup SaveGroupState ListLeases
+    ReadBodyGarbage ReadBodyPlace CountGroups HoldGroup SaveGroupState ListLeases
 """
 ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents TailEvents LogExtent KnownBodies"
 """What must be of one instant, or must not miss what another server is about to commit."""
@@ -137,7 +137,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 79
+    assert len(BY_NAME) == len(COMMANDS) == 81
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

@@ -14,11 +14,13 @@ from leasehold.domain.claims import LapseClaims
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
+from leasehold.engine.body_place import MarkedBodies
 from leasehold.engine.event_export import Exporter
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.unit.bodies.faulty import FaultyBodies
 from tests.unit.engine.test_exporting import World
 
 SWEEPS = (LoseSessions, LapseClaims)
@@ -179,8 +181,10 @@ def test_only_the_leader_collects_bodies(leads: bool, monkeypatch: pytest.Monkey
     class Bodies(LargeBodies):
         def __init__(self) -> None:
             self._leads = lambda: leads
-            self._clock = ManualClock()
+            self._clock = clock = ManualClock()
             self._next_search_s = 0.0
+            self._is_recognized = True
+            self.place = MarkedBodies(FaultyBodies(clock))
 
         def collect(self) -> Any:
             return note("collect")

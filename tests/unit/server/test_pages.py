@@ -158,6 +158,7 @@ def test_readiness_says_how_the_store_is(world: World) -> None:
         "kind": "stub",
         "failed": False,
         "reachable": True,
+        "bodies_known": True,
         "durable": True,
         "writable": True,
         "details": {"synchronous": 2},

@@ -15,7 +15,7 @@ from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.command import AnyCommand, Lock
-from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
+from leasehold.domain.commands import KnownBodies, ReadBodyGarbage, ReadBodyPlace
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import ENTROPY_BYTES, Detail, Lease, Outcome, Progress
@@ -119,6 +119,7 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         e.LogExtent(),
         e.ReadNote("name"),
         ReadBodyGarbage(10),
+        ReadBodyPlace(10),
         KnownBodies(("key",)),
     )
 }

@@ -369,6 +369,8 @@ def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
         c.ReadBodyGarbage: bodies.garbage,
         c.ForgetBodyGarbage: bodies.forget,
         c.KnownBodies: bodies.known,
+        c.ReadBodyPlace: bodies.place,
+        c.MarkBodyPlace: bodies.mark,
     }
 
 
@@ -383,6 +385,7 @@ class BodyHandlers:
     def __init__(self, tables: Tables, staging: TransactionHandlers) -> None:
         self._tables = tables
         self._staging = staging
+        self._place_mark: str | None = None
 
     def garbage(self, command: c.ReadBodyGarbage) -> c.Result:
         """List keys of bodies whose messages are gone."""
@@ -392,6 +395,16 @@ class BodyHandlers:
     def forget(self, command: c.ForgetBodyGarbage) -> c.Result:
         """Forget keys whose bodies have been removed."""
         self._tables.body_keys -= set(command.keys) - _keys_of(self._messages())
+        return c.DONE
+
+    def place(self, command: c.ReadBodyPlace) -> c.Result:
+        """Tell by what the place for bodies is known."""
+        used = sorted(_keys_of(self._messages()))
+        return c.BodyPlace(self._place_mark, tuple(used[: command.limit]))
+
+    def mark(self, command: c.MarkBodyPlace) -> c.Result:
+        """Keep the mark of the place for bodies."""
+        self._place_mark = command.mark
         return c.DONE
 
     def known(self, command: c.KnownBodies) -> c.Result:

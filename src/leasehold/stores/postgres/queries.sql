@@ -104,6 +104,9 @@ SELECT key FROM body_garbage ORDER BY key LIMIT $1
 -- name: forget_garbage
 DELETE FROM body_garbage WHERE key = $1
 
+-- name: some_bodies
+SELECT body FROM message WHERE place = 2 LIMIT $1
+
 -- name: known_body
 SELECT 1 FROM message WHERE body = $1 AND place = 2 LIMIT 1
 

@@ -228,6 +228,8 @@ def _log_runs(events: EventHandlers, keys: BodyKeyHandlers) -> dict[type, _Run]:
         c.ReadBodyGarbage: _one_by_one(keys.read_garbage),
         c.ForgetBodyGarbage: _one_by_one(keys.forget_garbage),
         c.KnownBodies: _one_by_one(keys.known),
+        c.ReadBodyPlace: _one_by_one(keys.read_place),
+        c.MarkBodyPlace: _one_by_one(keys.mark_place),
     }
 
 

@@ -18,7 +18,7 @@ from leasehold.domain.model import id_from_blob, id_to_blob
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column, Texts
 from leasehold.stores.sql.rows import uncount
-from leasehold.stores.sql.state import State
+from leasehold.stores.sql.state import BODY_MARK, State
 
 _NOTED_EVERY_MS: Final = 600_000
 _PARTITIONS: Final = 1_000
@@ -344,6 +344,17 @@ class BodyKeyHandlers:
         """Forget keys whose bodies have been removed."""
         sql, cursor = self._state.sql["forget_unused_garbage"], self._state.cursor
         cursor.executemany(sql, [(key,) for key in command.keys])
+        return c.DONE
+
+    def read_place(self, command: c.ReadBodyPlace, _now_ms: int) -> c.Result:
+        """Tell by what the place for bodies is known."""
+        mark = self._state.body_mark()
+        rows = self._state.fetch("some_bodies", (command.limit,))
+        return c.BodyPlace(mark, tuple(bytes(body).decode() for (body,) in rows))
+
+    def mark_place(self, command: c.MarkBodyPlace, _now_ms: int) -> c.Result:
+        """Keep the mark of the place for bodies."""
+        self._state.set_meta(BODY_MARK, command.mark)
         return c.DONE
 
     def known(self, command: c.KnownBodies, now_ms: int) -> c.Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from leasehold.domain.errors import AccountMoved
 from leasehold.domain.groups import Turns
@@ -28,6 +28,9 @@ from leasehold.stores.sql.catalog import (
 from leasehold.stores.sql.plain_json import to_plain
 from leasehold.stores.sql.recorder import Columns, Recorder
 from leasehold.stores.sql.statements import Cursor
+
+BODY_MARK: Final = "body_mark"
+"""Name in ``meta``: by what the place for large bodies is known."""
 
 
 class State(ABC):
@@ -107,6 +110,11 @@ class State(ABC):
     @abstractmethod
     def renew_mark(self, new_mark: str) -> None:
         """Mark the database anew, so that every copy made until now is an old one."""
+
+    def body_mark(self) -> str | None:
+        """Return the mark of the place for large bodies; None if it was never marked."""
+        mark = self._read_meta().get(BODY_MARK)
+        return mark.decode() if isinstance(mark, bytes) else mark
 
     @abstractmethod
     def bodies_held_until_ms(self) -> int:

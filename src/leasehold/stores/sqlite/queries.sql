@@ -145,6 +145,9 @@ SELECT key FROM body_garbage ORDER BY key LIMIT ?
 -- name: forget_garbage
 DELETE FROM body_garbage WHERE key = ?
 
+-- name: some_bodies
+SELECT body FROM message INDEXED BY message_by_body_key WHERE place = 2 LIMIT ?
+
 -- name: known_body
 SELECT 1 FROM message INDEXED BY message_by_body_key WHERE body = ? AND place = 2 LIMIT 1
 
