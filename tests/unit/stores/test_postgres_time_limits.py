@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -163,3 +165,32 @@ def test_what_could_take_long_is_not_begun_with_a_deadline(direct: Direct) -> No
         direct.execute("SELECT $1 + 2", (1,))
     direct.set_deadline(None)
     assert direct.execute("SELECT $1 + 2", (1,)) == [(3,)]
+
+
+def test_settings_of_a_role_do_not_reach_the_store() -> None:
+    """What the safety depends on is set in each session, whatever is set for people's sessions."""
+    usual = {
+        "client_min_messages": "error",
+        "statement_timeout": "10s",
+        "idle_session_timeout": "10s",
+        "default_transaction_isolation": "serializable",
+    }
+    cluster = shared_cluster()
+    with contextlib.closing(connect(Address.parse(cluster.url))) as connection:
+        connection.execute("CREATE ROLE strict_role LOGIN")
+        try:
+            for name, value in usual.items():
+                connection.execute(f"ALTER ROLE strict_role SET {name} = '{value}'".encode())
+            url = re.sub(r"//[^@]*@", "//strict_role@", cluster.url)
+            with contextlib.closing(connect(Address.parse(url))) as ours:
+                found = {
+                    name: ours.execute(f"SHOW {name}".encode()).fetchall()[0][0] for name in usual
+                }
+        finally:
+            connection.execute("DROP ROLE strict_role")
+    assert found == {
+        "client_min_messages": "warning",
+        "statement_timeout": "0",
+        "idle_session_timeout": "0",
+        "default_transaction_isolation": "read committed",
+    }

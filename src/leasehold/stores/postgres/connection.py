@@ -31,6 +31,11 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "1500ms",
     "default_transaction_isolation": "read committed",
     "standard_conforming_strings": "on",
+    # That no standby has a commit is said by a warning alone.
+    "client_min_messages": "warning",
+    # What a role or a database sets for people's sessions would end ours in the middle of a batch.
+    "statement_timeout": "0",
+    "idle_session_timeout": "0",
     "client_encoding": "UTF8",
     # Statements are prepared, and their plans must be those of one queue among many.
     "plan_cache_mode": "force_generic_plan",
