@@ -115,7 +115,6 @@ def serve_and_talk(programs: Path, folder: Path) -> str:
         account = ("--url", found.group(), "--account", "devstoreaccount1")
         run(programs / "leasehold", "queue", "list", *account)
         run(programs / "leasehold", "inspect", "wheel", *account)
-        run(programs / "leasehold", "help", "exit-codes")
     finally:
         server.terminate()
         code = server.wait(timeout=30)

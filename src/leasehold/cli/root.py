@@ -113,7 +113,6 @@ def _load(late: Late) -> click.Command:
 _THINGS: Final = "Queues and messages"
 _WORK: Final = "Workers"
 _SHORT: Final = "Short forms"
-_ABOUT: Final = "About the command line"
 
 LATE: Final = {
     "queue": Late(
@@ -247,12 +246,6 @@ LATE: Final = {
     "redrive": Late(
         "leasehold.cli.jobs", "redrive", "Bring messages back from the poison queue.", _SHORT
     ),
-    "help": Late(
-        "leasehold.cli.topics",
-        "show_help",
-        "Explain a topic or a command.",
-        _ABOUT,
-    ),
 }
 """Commands whose libraries take a while to load."""
 
@@ -310,8 +303,16 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, PROGRAM, "_LEASEHOLD_COMPLETE").source())
 
 
+@click.command("help")
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+def show_help(words: tuple[str, ...]) -> None:
+    """Show the help of a command, as its --help does."""
+    main([*words, "--help"], prog_name=PROGRAM)
+
+
 main.add_command(serve)
 main.add_command(health)
 main.add_command(show_settings)
 main.add_command(version)
 main.add_command(completion)
+main.add_command(show_help)

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from leasehold.cli import main
 from leasehold.cli.remote import RemoteCommand
@@ -46,6 +47,16 @@ def test_the_help_of_queue_promises_no_command_that_it_lacks() -> None:
     assert isinstance(group, click.Group)
     verbs = set(re.findall(r"\w+", LATE["queue"].summary.lower())) - {"and", "queues"}
     assert verbs - {"configure"} <= set(group.commands)
+
+
+@pytest.mark.parametrize("words", [(), ("queue",), ("queue", "create"), ("no-such-command",)])
+def test_help_is_the_help_of_the_command(words: tuple[str, ...]) -> None:
+    """With the words before it as after it."""
+    before, after = (
+        CliRunner().invoke(main, typed, prog_name="leasehold")
+        for typed in (("help", *words), (*words, "--help"))
+    )
+    assert (before.exit_code, before.output) == (after.exit_code, after.output)
 
 
 def test_help_and_serve_need_none_of_the_client_libraries() -> None:

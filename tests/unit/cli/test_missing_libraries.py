@@ -70,7 +70,7 @@ WORDS = {
     "settings": ("settings",),
     "version": ("version",),
     "completion": ("completion", "bash"),
-    "help": ("help", "states"),
+    "help": ("help", "queue"),
     "queue": ("queue", "list", *AWAY),
     "message": ("message", "list", "q", *AWAY),
     "job": ("job", "list", *AWAY),
