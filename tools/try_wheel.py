@@ -105,8 +105,8 @@ def serve_and_talk(programs: Path, folder: Path) -> str:
         text=True,
         env={"PATH": os.environ["PATH"], "LEASEHOLD_LOG_FORMAT": "json"},
     )
+    assert server.stderr is not None
     try:
-        assert server.stderr is not None
         started = next(line for line in server.stderr if "server.started" in line)
         ready = next(line for line in server.stderr if "server.ready" in line)
         found = re.search(r"http://[\d.]+:\d+", ready)
@@ -118,6 +118,7 @@ def serve_and_talk(programs: Path, folder: Path) -> str:
     finally:
         server.terminate()
         code = server.wait(timeout=30)
+        server.stderr.close()
     assert code == 0, f"the server ended with {code}"
     return str(json.loads(started)["form"])
 
