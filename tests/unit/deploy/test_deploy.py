@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from leasehold import __version__
 from leasehold.server.settings import SettingsError, all_settings, load_settings
 from leasehold.server.settings.sources import FILE_VARIABLE, PREFIX
 
@@ -67,8 +68,7 @@ def rendered(values: str, *more: str) -> list[dict[str, Any]]:
 
 def refuses(*more: str) -> str:
     """Return what Helm says of values that it must not take."""
-    given = ("--values", CHART / "ci" / "sqlite-values.yaml", *more)
-    command = (program("helm"), "template", "leasehold", CHART, *given)
+    command = (program("helm"), "template", "leasehold", CHART, *more)
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode != 0
     return done.stderr
@@ -309,6 +309,58 @@ def test_values_that_cannot_be_meant_are_refused() -> None:
     assert "host" in refuses("--set", "ingress.enabled=true")
 
 
+def image_with(*more: str | Path) -> str:
+    """Return the image of the servers that the chart names when given more values."""
+    said = passes(program("helm"), "template", "leasehold", CHART, *more)
+    (image,) = re.findall(r"^ +image: (.+)$", said, re.MULTILINE)
+    return str(yaml.safe_load(image))
+
+
+@pytest.mark.parametrize("option", ["--set", "--set-string"])
+@pytest.mark.parametrize("tag", ["1", "0", "20261128", "1.10", "v1"])
+def test_a_tag_may_look_like_a_number(option: str, tag: str) -> None:
+    """Helm takes ``1`` for a number, and the tag is what was typed."""
+    assert image_with(option, f"image.tag={tag}") == f"leasehold:{tag}"
+
+
+@pytest.mark.parametrize("tag", ["1", "1.0", "1.10", "007"])
+def test_a_tag_in_a_file_is_in_quotes(tag: str, tmp_path: Path) -> None:
+    """YAML does not keep how a number was written, so the chart asks for a text."""
+    values = tmp_path / "values.yaml"
+    values.write_text(f"image: {{tag: {tag}}}")
+    assert "write it in quotes" in refuses("--values", str(values))
+    values.write_text(f'image: {{tag: "{tag}"}}')
+    assert image_with("--values", values) == f"leasehold:{tag}"
+
+
+def test_without_a_tag_it_is_the_version() -> None:
+    """That of the chart's application, also where a tag is removed."""
+    (chart,) = documents(CHART / "Chart.yaml")
+    expected = f"leasehold:{chart['appVersion']}"
+    assert image_with() == image_with("--set", "image.tag=null") == expected
+    assert chart["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("value", ["7", "false", "5000000000"])
+def test_texts_may_look_like_something_else(value: str) -> None:
+    """Labels, annotations, variables: Kubernetes takes texts only, so they are written as texts."""
+    places = {
+        "networkPolicy.clientLabels.test": "NetworkPolicy",
+        "podAnnotations.test": "StatefulSet",
+        "nodeSelector.test": "StatefulSet",
+        "service.annotations.test": "Service",
+        "ingress.annotations.test": "Ingress",
+        "serviceMonitor.labels.test": "ServiceMonitor",
+        "environment.TEST": "StatefulSet",
+        "settings.log_level": "StatefulSet",
+    }
+    given = [word for place in places for word in ("--set", f"{place}={value}")]
+    given += ["--set", "ingress.enabled=true,ingress.host=queues,serviceMonitor.enabled=true"]
+    made = {each["kind"]: yaml.safe_dump(each) for each in rendered("sqlite", *given)}
+    shown = [kind for kind, text in made.items() for _ in range(text.count(f"'{value}'"))]
+    assert sorted(shown) == sorted(places.values())
+
+
 def test_the_unit_restarts_what_a_restart_can_help() -> None:
     """Mistakes in settings end it for good; the failure of a store does not."""
     codes = set(_unit()["Service"]["RestartPreventExitStatus"].split())
@@ -337,9 +389,14 @@ def test_yaml_is_clean() -> None:
 
 @pytest.mark.parametrize("values", KINDS)
 def test_the_chart_is_clean(values: str) -> None:
-    """By Helm."""
+    """By Helm, with these values."""
     given = ("--values", CHART / "ci" / f"{values}-values.yaml")
     passes(program("helm"), "lint", "--strict", CHART, *given)
+
+
+def test_the_chart_is_clean_without_values() -> None:
+    """By Helm, with those of the chart."""
+    passes(program("helm"), "lint", "--strict", CHART)
 
 
 @pytest.mark.parametrize("values", KINDS)

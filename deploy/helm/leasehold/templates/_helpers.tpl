@@ -27,12 +27,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* A value as text: `--set` takes 1 for a number and true for a boolean. */}}
+{{- define "leasehold.text" -}}
+{{- kindIs "string" . | ternary . (toJson .) -}}
+{{- end -}}
+
+{{/* Names and texts of labels, annotations and the like. */}}
+{{- define "leasehold.texts" -}}
+{{- range $name, $value := . }}
+{{ $name }}: {{ include "leasehold.text" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "leasehold.tag" -}}
+{{- if kindIs "float64" .Values.image.tag -}}
+{{- fail "image.tag: write it in quotes, since YAML reads 1.0 as 1, and 007 as 7" -}}
+{{- end -}}
+{{- $tag := kindIs "invalid" .Values.image.tag | ternary "" (toString .Values.image.tag) -}}
+{{- $tag | default .Chart.AppVersion -}}
+{{- end -}}
+
 {{- define "leasehold.image" -}}
-{{- $repository := required "image.repository: name the image that you built from deploy/Dockerfile" .Values.image.repository -}}
+{{- $repository := .Values.image.repository -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- printf "%s:%s" $repository (include "leasehold.tag" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -65,7 +85,7 @@ metadata:
     {{- include "leasehold.labels" . | nindent 4 }}
   {{- with .Values.podAnnotations }}
   annotations:
-    {{- toYaml . | nindent 4 }}
+    {{- include "leasehold.texts" . | trim | nindent 4 }}
   {{- end }}
 spec:
   automountServiceAccountToken: false
@@ -82,7 +102,7 @@ spec:
   {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector:
-    {{- toYaml . | nindent 4 }}
+    {{- include "leasehold.texts" . | trim | nindent 4 }}
   {{- end }}
   {{- with .Values.tolerations }}
   tolerations:
@@ -133,7 +153,7 @@ spec:
         {{- end }}
         {{- range $name, $value := .Values.settings }}
         - name: LEASEHOLD_{{ upper $name }}
-          value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
+          value: {{ include "leasehold.text" $value | quote }}
         {{- end }}
         {{- with include "leasehold.environment" . | trim }}
         {{- . | nindent 8 }}
@@ -197,7 +217,7 @@ spec:
 {{- define "leasehold.environment" -}}
 {{- range $name, $value := .Values.environment }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  value: {{ include "leasehold.text" $value | quote }}
 {{- end }}
 {{- end -}}
 
