@@ -16,6 +16,7 @@ import argparse
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCKERFILE: Final = "deploy/Dockerfile"
 IGNORED: Final = f"{DOCKERFILE}.dockerignore"
 COMPOSE: Final = "deploy/compose/compose.yaml"
+ONE: Final = "deploy/compose/one.yaml"
 INSTALLED: Final = "/opt/leasehold"
 DATA: Final = "/var/lib/leasehold"
 MB: Final = 1_000_000
@@ -51,7 +53,6 @@ BASE_PACKAGES: Final = (
     "python3-venv",
 )
 """What the official image of Python has beside the packages of every Debian, under its names."""
-DEVELOPMENT: Final = {"LEASEHOLD_DEV_ACCOUNT": "insecure"}
 STOPS_S: Final = 120
 """Seconds that a process may take to stop on a slow machine."""
 PRIVATE: Final = 0o700
@@ -84,6 +85,9 @@ assert sum(number for number, _ in counts) == 100, counts
 spark.stop()
 """
 _RECEIVE: Final = """
+import urllib.request
+by_name = urllib.request.Request("http://127.0.0.1:10001/readyz", headers={"Host": "leasehold"})
+assert urllib.request.urlopen(by_name).status == 200
 from azure.storage.queue import QueueClient
 queue = QueueClient.from_connection_string("UseDevelopmentStorage=true", "image")
 assert queue.receive_message().content == "kept"
@@ -268,12 +272,15 @@ def try_server(image: Image) -> None:
     """Run the server of an image twice on the same data, with a message between."""
     assert image.user.partition(":")[0] not in {"0", "root"}, image.user
     assert image.root.path(DATA).stat().st_mode & 0o777 == PRIVATE
-    for program in (_SEND, _RECEIVE):
-        container = Container(image, image.command, DEVELOPMENT)
+    (service,) = yaml.safe_load((ROOT / ONE).read_text(encoding="utf-8"))["services"].values()
+    variables: dict[str, str] = service["environment"]
+    for program, backup in ((_SEND, "/tmp/backup"), (_RECEIVE, "/tmp/later")):
+        container = Container(image, image.command, variables)
         try:
             container.await_line("server.ready")
             assert container.execute(image.health) == 0, "the server is not healthy"
             container.reach(program)
+            assert container.execute(["leasehold", "backup", DATA, backup]) == 0
         finally:
             code = container.stop()
         assert code == 0, f"the server ended with {code}"
@@ -281,10 +288,12 @@ def try_server(image: Image) -> None:
     alone = image.root.run(
         *image.health,
         user=image.user,
-        environment={**image.environment, **DEVELOPMENT},
+        environment={**image.environment, **variables},
         check=False,
     )
     assert alone.returncode == 1, "the health check is content without a server"
+    restore = ("leasehold", "restore", "/tmp/backup", "/tmp/restored")
+    image.root.run(*restore, user=image.user, environment=image.environment)
     print(
         f"{image.installed_bytes() / MB:.0f} MB installed; a server of the image served a message"
     )
@@ -299,7 +308,8 @@ def try_spark(image: Image) -> None:
         for name, value in master["environment"].items()
     }
     with image.root.path("/etc/hosts").open("a") as hosts:
-        hosts.write("127.0.0.1 spark-master\n")
+        # The name of the container, which an engine writes there, is that of this machine here.
+        hosts.write(f"127.0.0.1 spark-master {socket.gethostname()}\n")
     job = image.root.path("/tmp/job.py")
     job.write_text(_JOB)
     running: list[Container] = []
