@@ -134,7 +134,10 @@ wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root a
 image-bare: $(READY) ## Build the image in a bare Debian, and try it (needs root, debootstrap and buildah)
 	$(BIN)/python -m tools.try_image
 
+release: $(READY) ## Make the files of a release in dist/, and try each (needs root, debootstrap and buildah)
+	$(BIN)/python -m tools.release
+
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare image-bare clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare image-bare release clean

@@ -156,10 +156,19 @@ def sources() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def source_version() -> str:
+    """Return the version of Leasehold that the sources say they are."""
+    text = (ROOT / "src" / PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("__version__"))
+
+
 def key_of(digests: dict[str, str]) -> str:
-    """Return what tells one compiled form from another: sources, Python, mypyc, and how."""
+    """Return what tells one compiled form from another: sources, version, Python, mypyc, and how.
+
+    The version is that in the name of the wheel, which requires the same of Leasehold.
+    """
     how = [MODULES, OPEN_CLASSES, OPTIMIZE, _IMPORT, _CONFIG, _SCRIPT, FINDER.read_text()]
-    parts = [digests, how, sys.version, sysconfig.get_platform(), version("mypy")]
+    parts = [digests, how, source_version(), sys.version, sysconfig.get_platform(), version("mypy")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -230,11 +239,7 @@ def build(into: Path, digests: dict[str, str]) -> Path:
 
 def write_wheel(into: Path, members: dict[str, bytes]) -> Path:
     """Write a wheel of these members for this Python and platform."""
-    release = next(
-        line.split('"')[1]
-        for line in (SOURCES / PACKAGE / "__init__.py").read_text().splitlines()
-        if line.startswith("__version__")
-    )
+    release = source_version()
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     tag = f"{python}-{python}-{machine}"

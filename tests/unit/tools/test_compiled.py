@@ -121,6 +121,13 @@ def test_a_failure_is_told(
     assert "out of luck" in log.read_text()
 
 
+def test_another_version_is_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its wheel has another name and asks for that version, so none is taken from the cache."""
+    before = make_compiled.key_of({})
+    monkeypatch.setattr(make_compiled, "source_version", lambda: "9.9.9")
+    assert make_compiled.key_of({}) != before
+
+
 @pytest.mark.usefixtures("no_cache")
 def test_a_cache_that_cannot_be_written_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
