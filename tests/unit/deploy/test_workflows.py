@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -63,6 +64,18 @@ def test_the_tests_run_on_each_python() -> None:
     prefix = "Programming Language :: Python :: "
     said = [each.removeprefix(prefix) for each in project["classifiers"] if prefix in each]
     assert workflow("ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python"] == said
+
+
+def test_the_devcontainer_runs_the_commands_of_the_readme() -> None:
+    """On the Python that the whole of CI runs on."""
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
+    container = json.loads(text)
+    assert container["image"] == workflow("ci.yml")["jobs"]["check"]["container"]["image"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"^```sh\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert first is not None
+    commands = [line.partition("#")[0].strip() for line in first[1].splitlines()]
+    assert [container["updateContentCommand"], container["postCreateCommand"]] == commands
 
 
 def test_a_tag_alone_publishes() -> None:
