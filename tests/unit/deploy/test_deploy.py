@@ -6,12 +6,10 @@ Linters that are not installed are passed over; ``make deploy-check`` installs t
 from __future__ import annotations
 
 import configparser
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,10 +42,10 @@ def program(name: str) -> str:
     return found
 
 
-def passes(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
+def passes(*command: str | Path) -> str:
     """Run a linter, which must find nothing; return what it says."""
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT, env=env
+        list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -493,21 +491,3 @@ def test_grafana_finds_its_source_and_its_dashboard() -> None:
     folder = provider["options"]["path"]
     mounted = [mount.split(":")[1] for mount in services["grafana"]["volumes"]]
     assert any(target.startswith(f"{folder}/") and target.endswith(".json") for target in mounted)
-
-
-def _composing() -> Iterator[list[str]]:
-    docker = shutil.which("docker")
-    if docker is not None:
-        done = subprocess.run([docker, "compose", "version"], capture_output=True, check=False)
-        if done.returncode == 0:
-            yield [docker, "compose"]
-
-
-def test_compose_is_understood() -> None:
-    """By Docker, if it is there; nothing is started."""
-    command = next(_composing(), None)
-    if command is None:
-        pytest.skip("docker compose is not installed")
-    secrets = ("POSTGRES_PASSWORD", "LEASEHOLD_ACCOUNTS", "GRAFANA_PASSWORD", "SPARK_SECRET")
-    environment = {**os.environ, **dict.fromkeys(secrets, "x")}
-    passes(*command, "--file", COMPOSE, "config", "--quiet", env=environment)
