@@ -116,6 +116,12 @@ class Image:
     health: Sequence[str]
     stop_signal: str
 
+    def run(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
+        """Run a command as the user of the image; return its exit code."""
+        environment = {**self.environment, **variables}
+        done = self.root.run(*command, user=self.user, environment=environment, check=False)
+        return done.returncode
+
     def installed_bytes(self) -> int:
         """Return the size of what the image has beside Debian and Python."""
         files = self.root.path(INSTALLED).rglob("*")
@@ -224,6 +230,8 @@ class Container:
         beside: Container | None = None,
     ) -> None:
         self._image = image
+        self._rest: Thread | None = None
+        """Reads what is not looked at, so that the process never waits for a reader of its log."""
         self._environment = {**image.environment, **variables}
         network = beside.network() if beside else ("unshare", "--net")
         self.process = subprocess.Popen(
@@ -250,14 +258,20 @@ class Container:
         for line in log:
             seen.append(line)
             if words in line:
-                Thread(target=log.read, daemon=True).start()
+                self._rest = Thread(target=log.read, daemon=True)
+                self._rest.start()
                 return
         raise AssertionError(f"the process ended without {words!r}: {''.join(seen)}")
 
     def stop(self) -> int:
         """Stop it as an engine does; return its exit code."""
         self.process.send_signal(signal.Signals[self._image.stop_signal])
-        return self.process.wait(timeout=STOPS_S)
+        code = self.process.wait(timeout=STOPS_S)
+        if self._rest is not None:
+            self._rest.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
 
     def network(self) -> tuple[str, ...]:
         """Return the beginning of a command line that runs a command in the network."""
@@ -269,34 +283,44 @@ class Container:
 
 
 def try_server(image: Image) -> None:
-    """Run the server of an image twice on the same data, with a message between."""
+    """Run the server of an image: at first, on the same data again, and on a restored backup."""
     assert image.user.partition(":")[0] not in {"0", "root"}, image.user
-    assert image.root.path(DATA).stat().st_mode & 0o777 == PRIVATE
+    data = image.root.path(DATA)
+    assert data.stat().st_mode & 0o777 == PRIVATE
     (service,) = yaml.safe_load((ROOT / ONE).read_text(encoding="utf-8"))["services"].values()
     variables: dict[str, str] = service["environment"]
-    for program, backup in ((_SEND, "/tmp/backup"), (_RECEIVE, "/tmp/later")):
-        container = Container(image, image.command, variables)
-        try:
-            container.await_line("server.ready")
-            assert container.execute(image.health) == 0, "the server is not healthy"
-            container.reach(program)
-            assert container.execute(["leasehold", "backup", DATA, backup]) == 0
-        finally:
-            code = container.stop()
-        assert code == 0, f"the server ended with {code}"
+    serve_once(image, variables, _SEND, ["leasehold", "backup", DATA, "/tmp/backup"])
+    serve_once(image, variables, _RECEIVE)
+    subprocess.run(("find", data, "-mindepth", "1", "-delete"), check=True)
+    restored = image.run(["leasehold", "restore", "/tmp/backup", DATA], variables)
+    assert restored == 0, "the backup was not restored"
+    serve_once(image, variables, _RECEIVE)
     # A check that could not fail would say nothing.
-    alone = image.root.run(
-        *image.health,
-        user=image.user,
-        environment={**image.environment, **variables},
-        check=False,
-    )
-    assert alone.returncode == 1, "the health check is content without a server"
-    restore = ("leasehold", "restore", "/tmp/backup", "/tmp/restored")
-    image.root.run(*restore, user=image.user, environment=image.environment)
-    print(
-        f"{image.installed_bytes() / MB:.0f} MB installed; a server of the image served a message"
-    )
+    assert image.run(image.health, variables) == 1, "the health check needs no server"
+    size_mb = image.installed_bytes() / MB
+    print(f"A server of the image has served; it has {size_mb:.0f} MB beside Debian and Python")
+
+
+def serve_once(
+    image: Image, variables: Mapping[str, str], program: str, beside: Sequence[str] = ()
+) -> None:
+    """Start the server of an image, use it, and stop it.
+
+    Args:
+        image: With the server.
+        variables: In addition to those of the image.
+        program: What uses it, on this machine's Python.
+        beside: A command of the image that runs beside the server.
+    """
+    container = Container(image, image.command, variables)
+    try:
+        container.await_line("server.ready")
+        assert container.execute(image.health) == 0, "the server is not healthy"
+        container.reach(program)
+        assert not beside or container.execute(beside) == 0, beside
+    finally:
+        code = container.stop()
+    assert code == 0, f"the server ended with {code}"
 
 
 def try_spark(image: Image) -> None:
