@@ -181,14 +181,14 @@ def _explain_absence(facts: MessageFacts) -> Explanation:
     evidence: dict[str, object] = {"message_id": message_id, "queue": queue}
     if row_key_of(message_id) is None:
         return Explanation(
-            sentence=f"Queue {queue} never had it: {quote(message_id)} is not an id that this "
-            "server gives out.",
+            sentence=f"Queue {queue} never contained it: {quote(message_id)} is not an id that "
+            "this server issues.",
             code="not-an-id",
             evidence=evidence,
         )
     return Explanation(
-        sentence=f"Neither queue {queue} nor its poison queue has it: it was completed, removed "
-        "or purged, expired long ago, or was never there.",
+        sentence=f"Neither queue {queue} nor its poison queue contains it: it was completed, "
+        "removed or purged, expired long ago, or never existed.",
         code="not-found",
         evidence=evidence,
     )
@@ -246,12 +246,12 @@ def _halted(
         "halt_reason": halt.reason,
         "halted_since_ms": halt.since_ms,
     }
-    told = f", but its group {quote(group_id)} stands still since {past(halt.since_ms, now_ms)}"
+    told = f", but its group {quote(group_id)} has been halted since {past(halt.since_ms, now_ms)}"
     if halt.message_id is not None:
-        told += f", when message {halt.message_id} of it was poisoned ({halt.reason})"
+        told += f", when message {halt.message_id} of the group was poisoned ({halt.reason})"
     elif halt.reason:
         told += f" ({quote(halt.reason)})"
-    return "group-is-halted", told + "; resume the group to have it go on", evidence
+    return "group-is-halted", told + "; resume the group to continue its delivery", evidence
 
 
 def _held_by(
@@ -265,8 +265,12 @@ def _held_by(
         "held_since_ms": hold.since_ms,
     }
     group, since = quote(hold.group_id), past(hold.since_ms, now_ms)
-    told = f", but its group {group} is held by {_holder(holder)} since {since}"
-    return "group-is-held", f"{told} (session {hold.session}), who alone gets it", evidence
+    told = f", but its group {group} has been held since {since} by {_holder(holder)}"
+    return (
+        "group-is-held",
+        f"{told} (session {hold.session}), which alone receives its messages",
+        evidence,
+    )
 
 
 def _shut(
@@ -299,7 +303,7 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
         }
     if first is not None and settings.order is GroupOrder.FIFO:
         until = future(first.message.visible_at_ms, now_ms)
-        what = f"put off until {until}"
+        what = f"deferred until {until}"
         if first.state is MessageState.LEASED:
             what = f"leased to {_holder(first.message.holder)} until {until}"
         behind = f"message {first.message.message_id} of its group {quote(group_id)}"
@@ -310,8 +314,8 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
     rate = settings.rate_of(group_id)
     if (limit is None or group.in_flight < limit) and rate and group.again_ms is not None:
         evidence |= {"rate_per_s": rate.per_s, "burst": rate.burst, "again_ms": group.again_ms}
-        told = f"has been given as many messages as its rate of {rate.per_s:g} a second allows"
-        told += f", the next {future(group.again_ms, now_ms)}"
+        told = f"has used up its rate of {rate.per_s:g} per second"
+        told += f"; the next message is due at {future(group.again_ms, now_ms)}"
         return "group-rate-used-up", f", but its group {quote(group_id)} {told}", evidence
     if limit is None or group.in_flight < limit:
         return None
@@ -321,8 +325,10 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
     holders = enumeration(named if len(leased) >= group.in_flight else [*named, "others"])
     told = f", but its group {quote(group_id)} has {group.in_flight} of {limit} in flight"
     if is_noisy:
-        told = f", but its group {quote(group_id)} is noisy, and has {group.in_flight} in flight"
-        told += f" where at most {limit} leave room for others"
+        told = (
+            f", but its group {quote(group_id)} is noisy and has {group.in_flight} of {limit} in "
+            "flight"
+        )
     code = "group-is-noisy" if is_noisy else "group-is-full"
     return code, told + (f", held by {holders}" if holders else ""), evidence
 
@@ -392,7 +398,7 @@ def _explain_hidden(facts: QueueFacts) -> tuple[str, str]:
     hidden = (
         (counts.leased, "leased"),
         (counts.delayed, "delayed"),
-        (counts.deferred, "put off"),
+        (counts.deferred, "deferred"),
     )
     kinds = [(number, word) for number, word in hidden if number]
     when = ""
@@ -404,7 +410,7 @@ def _explain_hidden(facts: QueueFacts) -> tuple[str, str]:
         number, word = kinds[0]
         every = "The only message" if number == 1 else f"All {number} messages"
         verb = "is" if number == 1 else "are"
-        code = {"leased": "all-leased", "delayed": "all-delayed", "put off": "all-deferred"}[word]
+        code = {"leased": "all-leased", "delayed": "all-delayed", "deferred": "all-deferred"}[word]
         return code, f"{every} of queue {facts.queue} {verb} {word}{when}"
     listed = enumeration(
         [f"{number} {'is' if number == 1 else 'are'} {word}" for number, word in kinds]
@@ -525,7 +531,7 @@ def _rate(facts: QueueFacts) -> str:
     assert rate_per_s is not None
     assert next_ms is not None
     return (
-        f"queue {facts.queue} gives out no more than {rate_per_s:g} a second; the next may go at "
+        f"queue {facts.queue} is limited to {rate_per_s:g} per second; the next message is due at "
         f"{future(next_ms, facts.now_ms)}"
     )
 
@@ -541,9 +547,9 @@ def _behind_priorities(facts: MessageFacts, message: Message) -> str:
     ahead, urgent = facts.ahead or 0, facts.more_urgent
     ageing_s = facts.queue.settings.priority_ageing_s
     which = "" if urgent >= ahead else f", {urgent} of them"
-    then = "such messages always go first"
+    then = "such messages are always received first"
     if ageing_s is not None:
-        then = f"it gains a step of priority for every {length_of(ageing_s * _MS)} that it waits"
+        then = f"it gains one step of priority for every {length_of(ageing_s * _MS)} of waiting"
     return (
         f", and waits behind {count_of(ahead, 'message')}{which} of a more urgent priority than "
         f"its {message.priority}; {then}"
@@ -642,8 +648,8 @@ def _deferred(message: Message, now_ms: int, policy: FailurePolicy | None) -> st
             f"{when}"
         )
     if outcome is None:
-        return f"It was put off at {since} until {when}"
-    return f"It was {_given_back(message, outcome)} at {since} and is put off until {when}"
+        return f"It was deferred at {since} until {when}"
+    return f"It was {_given_back(message, outcome)} at {since} and is deferred until {when}"
 
 
 def _expired(message: Message, now_ms: int) -> str:
@@ -694,7 +700,7 @@ def _visible(message: Message, now_ms: int, policy: FailurePolicy | None) -> str
 
 
 def _holder(holder: str | None) -> str:
-    return holder or "a receiver that gave no name"
+    return holder or "an unnamed receiver"
 
 
 def _attempt(message: Message, policy: FailurePolicy | None) -> str:
@@ -717,14 +723,14 @@ def ended_now(message: Message) -> Outcome | None:
 def _given_back(message: Message, outcome: Outcome) -> str:
     holder = _holder(message.holder)
     if outcome is Outcome.INTERRUPTED:
-        return f"given back when {holder} was interrupted"
+        return f"released when {holder} was interrupted"
     if outcome is Outcome.ENDED:
         return f"taken from {holder} by an operator"
     if outcome is Outcome.LOST:
-        return f"taken from {holder}, whose session was lost"
+        return f"taken from {holder} because its session was lost"
     if outcome is Outcome.STUCK:
-        return f"taken from {holder}, who made no progress"
-    return f"given back by {holder}"
+        return f"taken from {holder} because it reported no progress"
+    return f"released by {holder}"
 
 
 def _failed(message: Message, policy: FailurePolicy | None) -> str:

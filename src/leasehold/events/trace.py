@@ -17,7 +17,7 @@ _MS: Final = 1000
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 _TENTHS_BELOW_MS: Final = 60_000
 _MAX_QUOTED: Final = 120
-_NOBODY: Final = "a receiver that gave no name"
+_NOBODY: Final = "an unnamed receiver"
 
 EventFields: TypeAlias = Mapping[str, Any]
 
@@ -195,7 +195,7 @@ def _renewed(facts: _Facts) -> str:
         return "made visible at once"
     renewals = facts.number("renewals")
     if not renewals:
-        return f"put off until {facts.moment('visible_at_ms')}"
+        return f"deferred until {facts.moment('visible_at_ms')}"
     number = f" (renewal {renewals})"
     return f"renewed by {facts.holder()} until {facts.moment('visible_at_ms')}{number}"
 
@@ -206,13 +206,13 @@ def _completed(facts: _Facts) -> str:
 
 _GIVEN_BACK: Final[Mapping[str, str]] = {
     "failed": "failed with {holder}{took}",
-    "interrupted": "given back{took}, because {holder} was interrupted",
+    "interrupted": "released{took}, because {holder} was interrupted",
     "buried": "buried by {holder}{took}",
 }
 
 
 def _released(facts: _Facts) -> str:
-    form = _GIVEN_BACK.get(facts.text("reason"), "given back by {holder}{took}")
+    form = _GIVEN_BACK.get(facts.text("reason"), "released by {holder}{took}")
     told = form.format(holder=facts.holder(), took=facts.took())
     return f"{told}{facts.error()}; {facts.available()}"
 
@@ -228,7 +228,7 @@ _BUDGETS: Final[Mapping[str, str]] = {
     "max_deliveries": "too many deliveries",
     "max_failures": "too many failures",
     "max_interruptions": "too many interruptions",
-    "max_lapses": "too many leases that ran out",
+    "max_lapses": "too many lapses",
     "buried": "its worker buried it",
 }
 
@@ -320,7 +320,7 @@ def _settled(facts: _Facts) -> str:
 
 
 def _unclaimed(facts: _Facts) -> str:
-    return f"back from claim {facts.text('target')}; {facts.available()}"
+    return f"released from claim {facts.text('target')}; {facts.available()}"
 
 
 def _queue(word: str) -> Callable[[_Facts], str]:
@@ -398,7 +398,7 @@ _SENTENCES: Final[Mapping[str, tuple[Tone, Callable[[_Facts], str]]]] = {
     "group-halted": (Tone.BAD, _group("stands still")),
     "group-resumed": (Tone.GOOD, _group("goes on")),
     "group-held": (Tone.PLAIN, _held("is held by")),
-    "group-released": (Tone.PLAIN, _held("is held no more by")),
+    "group-released": (Tone.PLAIN, _held("is no longer held by")),
     "claim-extended": (Tone.PLAIN, _claim_extended),
     "claim-lapsed": (Tone.WARNING, _claim_lapsed),
     "claim-reopened": (Tone.PLAIN, _claim_reopened),

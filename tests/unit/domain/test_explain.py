@@ -138,7 +138,7 @@ def test_leased_to_somebody_without_a_name() -> None:
     """What the holder did not say is said to be missing."""
     mute = LEASED._replace(holder=None, renewals=0, detail=Detail())
     assert why(mute, MessageState.LEASED, NOW) == (
-        "It is leased to a receiver that gave no name until 2026-11-21T12:00:27Z (in 27 s): "
+        "It is leased to an unnamed receiver until 2026-11-21T12:00:27Z (in 27 s): "
         "attempt 2, since 2026-11-21T11:57:00Z (3 min ago), not renewed, no progress reported."
     )
 
@@ -202,8 +202,8 @@ def test_deferred_with_a_budget_of_failures() -> None:
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        (Outcome.RETURNED, "given back by worker-7"),
-        (Outcome.INTERRUPTED, "given back when worker-7 was interrupted"),
+        (Outcome.RETURNED, "released by worker-7"),
+        (Outcome.INTERRUPTED, "released when worker-7 was interrupted"),
         (Outcome.ENDED, "taken from worker-7 by an operator"),
     ],
 )
@@ -212,7 +212,7 @@ def test_deferred(outcome: Outcome, told: str) -> None:
     answer = explain(given_back(outcome, NOW + D + H))
     assert answer.code == "deferred"
     assert answer.sentence == (
-        f"It was {told} at 2026-11-21T11:59:00Z (1 min ago) and is put off until "
+        f"It was {told} at 2026-11-21T11:59:00Z (1 min ago) and is deferred until "
         "2026-11-22T13:00:00Z (in 1 d 1 h)."
     )
     assert explain(given_back(outcome, NOW - 30 * S)).sentence == (
@@ -226,7 +226,7 @@ def test_put_off_by_an_operator() -> None:
     answer = explain(amended)
     assert answer.code == "deferred"
     assert answer.sentence == (
-        "It was put off at 2026-11-21T11:59:59Z (1 s ago) until 2026-11-21T12:01:00Z (in 1 min)."
+        "It was deferred at 2026-11-21T11:59:59Z (1 s ago) until 2026-11-21T12:01:00Z (in 1 min)."
     )
 
 
@@ -345,7 +345,7 @@ def test_rate_limited() -> None:
     assert answer.code == "rate-limited"
     assert answer.sentence == (
         "It has not been received since it became visible at 2026-11-21T11:55:00Z (5 min ago), "
-        "but queue orders gives out no more than 0.5 a second; the next may go at "
+        "but queue orders is limited to 0.5 per second; the next message is due at "
         "2026-11-21T12:00:01Z (in 1 s)."
     )
     assert answer.evidence["max_receives_per_s"] == 0.5
@@ -378,7 +378,7 @@ def test_behind_its_group() -> None:
     )
     assert (answer.evidence["behind"], answer.evidence["behind_holder"]) == ("first", "w1")
     put_off = GroupStanding(0, (Seen(first, MessageState.DEFERRED, "orders"),))
-    assert "put off until" in explain(mine, in_order, group=put_off).sentence
+    assert "deferred until" in explain(mine, in_order, group=put_off).sentence
     assert explain(mine, in_order, group=GroupStanding(0, ())).code == "visible"
     assert explain(mine, around(), group=standing).code == "visible"
 
@@ -407,8 +407,7 @@ def test_a_group_that_is_noisy() -> None:
     answer = explain(mine, limited, group=GroupStanding(1, (held,), noisy_limit=1))
     assert answer.code == "group-is-noisy"
     assert answer.sentence.endswith(
-        'but its group "acme" is noisy, and has 1 in flight where at most 1 leave room for others, '
-        "held by w1."
+        'but its group "acme" is noisy and has 1 of 1 in flight, held by w1.'
     )
     assert answer.evidence["noisy_limit"] == 1
     full = explain(mine, limited, group=GroupStanding(5, (held,), noisy_limit=9))
@@ -424,14 +423,14 @@ def test_behind_priorities() -> None:
     assert answer.sentence == (
         "It has not been received since it became visible at 2026-11-21T11:55:00Z (5 min ago), "
         "and waits behind 12 messages, 7 of them of a more urgent priority than its 12; such "
-        "messages always go first."
+        "messages are always received first."
     )
     assert answer.evidence["more_urgent"] == 7
     aged = explain(low, around(priority_ageing_s=90), ahead=1, more_urgent=1)
     assert aged.sentence == (
         "It has not been received since it became visible at 2026-11-21T11:55:00Z (5 min ago), "
-        "and waits behind 1 message of a more urgent priority than its 12; it gains a step of "
-        "priority for every 1 min 30 s that it waits."
+        "and waits behind 1 message of a more urgent priority than its 12; it gains one step of "
+        "priority for every 1 min 30 s of waiting."
     )
 
 
@@ -477,7 +476,7 @@ def test_claimed(holder: str | None) -> None:
     member = LEASED._replace(holder=holder, since_ms=NOW - 10 * D)
     answer = explain(member, state=MessageState.LEASED, under="nightly/12")
     assert answer.sentence == (
-        f"It is in claim 12 of stream nightly, held by {holder or 'a receiver that gave no name'}, "
+        f"It is in claim 12 of stream nightly, held by {holder or 'an unnamed receiver'}, "
         "until 2026-11-21T12:00:27Z (in 27 s)."
     )
     assert (answer.code, answer.evidence["claim"]) == ("claimed", "nightly/12")
@@ -498,8 +497,8 @@ def test_asked_to_stop() -> None:
 @pytest.mark.parametrize(
     ("outcome", "how"),
     [
-        (Outcome.LOST, "taken from worker-7, whose session was lost"),
-        (Outcome.STUCK, "taken from worker-7, who made no progress"),
+        (Outcome.LOST, "taken from worker-7 because its session was lost"),
+        (Outcome.STUCK, "taken from worker-7 because it reported no progress"),
     ],
 )
 def test_taken_from_a_worker(outcome: Outcome, how: str) -> None:
@@ -518,14 +517,14 @@ def test_taken_from_a_worker(outcome: Outcome, how: str) -> None:
             MESSAGE_ID,
             "not-found",
             (
-                "Neither queue orders nor its poison queue has it: it was completed, removed or "
-                "purged, expired long ago, or was never there."
+                "Neither queue orders nor its poison queue contains it: it was completed, removed "
+                "or purged, expired long ago, or never existed."
             ),
         ),
         (
             "order 7",
             "not-an-id",
-            'Queue orders never had it: "order 7" is not an id that this server gives out.',
+            'Queue orders never contained it: "order 7" is not an id that this server issues.',
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_queue_paused() -> None:
             {"deferred": 2},
             "all-deferred",
             (
-                "All 2 messages of queue orders are put off; the next becomes visible at "
+                "All 2 messages of queue orders are deferred; the next becomes visible at "
                 "2026-11-21T12:00:20Z (in 20 s)."
             ),
         ),
@@ -79,7 +79,7 @@ def test_queue_paused() -> None:
             "none-visible",
             (
                 "None of the 7 messages of queue orders is visible: 1 is leased, 4 are delayed "
-                "and 2 are put off; the next becomes visible at 2026-11-21T12:00:20Z (in 20 s), "
+                "and 2 are deferred; the next becomes visible at 2026-11-21T12:00:20Z (in 20 s), "
                 "unless its lease is renewed."
             ),
         ),
@@ -115,8 +115,9 @@ def test_queue_rate_limited() -> None:
     answer = explain_queue(around(counts=counts, max_receives_per_s=2.0, next_due_ms=NOW + 400))
     assert answer.code == "rate-limited"
     assert answer.sentence == (
-        "In queue orders 9 messages are visible, the oldest for 3 min, but queue orders gives out "
-        "no more than 2 a second; the next may go at 2026-11-21T12:00:00Z (in less than 1 s)."
+        "In queue orders 9 messages are visible, the oldest for 3 min, but queue orders is "
+        "limited to 2 per second; the next message is due at 2026-11-21T12:00:00Z (in less than 1 "
+        "s)."
     )
 
 

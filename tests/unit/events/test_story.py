@@ -92,7 +92,7 @@ def test_put(fields: dict[str, Any], text: str) -> None:
     ("fields", "text"),
     [
         ({"visible_at_ms": TEN_MS}, "made visible at once"),
-        ({"visible_at_ms": TEN_MS + MIN, "renewals": 0}, "put off until 10:01:00.000"),
+        ({"visible_at_ms": TEN_MS + MIN, "renewals": 0}, "deferred until 10:01:00.000"),
         (
             {"visible_at_ms": TEN_MS + MIN, "renewals": 2, "holder": "w1"},
             "renewed by w1 until 10:01:00.000 (renewal 2)",
@@ -110,9 +110,9 @@ def test_renewed(fields: dict[str, Any], text: str) -> None:
         ("failed", f"failed with w1 after 2.5 s; {LATER}"),
         (
             "interrupted",
-            f"given back after 2.5 s, because w1 was interrupted; {LATER}",
+            f"released after 2.5 s, because w1 was interrupted; {LATER}",
         ),
-        ("returned", f"given back by w1 after 2.5 s; {LATER}"),
+        ("returned", f"released by w1 after 2.5 s; {LATER}"),
     ],
 )
 def test_released(reason: str, text: str) -> None:
@@ -203,7 +203,7 @@ def test_released(reason: str, text: str) -> None:
             "claimed by etl/4 (delivery 1, fence 1) until 10:00:31.000",
         ),
         ("settled", {"target": "etl/4"}, "completed with claim etl/4"),
-        ("unclaimed", {"target": "etl/4"}, "back from claim etl/4; visible at once"),
+        ("unclaimed", {"target": "etl/4"}, "released from claim etl/4; visible at once"),
         ("queue-deleted", {"queue": "orders"}, "queue orders deleted"),
         ("claim-extended", {"target": "etl/4"}, "claim etl/4 extended until an unknown moment"),
         ("claim-lapsed", {"target": "etl/4"}, "claim etl/4 ran out"),
@@ -217,7 +217,7 @@ def test_released(reason: str, text: str) -> None:
             {"session": "s1", "holder": "w1", "reason": "no heartbeat"},
             'session s1 of w1 was lost: "no heartbeat"',
         ),
-        ("completed", {}, "completed by a receiver that gave no name"),
+        ("completed", {}, "completed by an unnamed receiver"),
         ("brand-new", {"reason": "news"}, 'brand-new: "news"'),
     ],
 )
