@@ -160,68 +160,81 @@ class Event(NamedTuple):
         int,
         Column(
             Kind.INT32,
-            "Place within the batch, from 0. `seq` and `place` identify an event, and their"
-            " order is the order in which things happened",
+            "Position within the batch, from 0. `seq` and `place` identify an event, and their "
+            "order is the order of the changes",
         ),
     ]
-    at_ms: Annotated[int, Column(Kind.MOMENT, "When; the same for a whole batch")]
-    type: Annotated[EventType, Column(Kind.TYPE, "What happened, such as `put` or `lease-ended`")]
-    account: Annotated[str, Column(Kind.TEXT, "The account that it happened in")]
-    queue: Annotated[
-        str | None, Column(Kind.TEXT, "The queue that it happened in; none for sessions")
-    ] = None
+    at_ms: Annotated[int, Column(Kind.MOMENT, "Time of the change; the same for a whole batch")]
+    type: Annotated[
+        EventType, Column(Kind.TYPE, "Type of the event, such as `put` or `lease-ended`")
+    ]
+    account: Annotated[str, Column(Kind.TEXT, "The account")]
+    queue: Annotated[str | None, Column(Kind.TEXT, "The queue; none for sessions")] = None
     message_id: Annotated[
         str | None,
-        Column(Kind.TEXT, "The message; none for events of queues, claims and sessions"),
+        Column(Kind.TEXT, "Id of the message; none for events of queues, claims and sessions"),
     ] = None
-    inserted_at_ms: Annotated[int | None, Column(Kind.MOMENT, "When the message was put")] = None
+    inserted_at_ms: Annotated[int | None, Column(Kind.MOMENT, "Time when the message was put")] = (
+        None
+    )
     expires_at_ms: Annotated[
-        int | None, Column(Kind.MOMENT, "When it expires; none for never", NEVER_MS)
+        int | None, Column(Kind.MOMENT, "Time when the message expires; none for never", NEVER_MS)
     ] = None
     visible_at_ms: Annotated[
         int | None,
         Column(
             Kind.MOMENT,
-            "From when on it can be received (again): the end of the lease or delay. For events of"
-            " claims: until when the claim hides its messages; of pauses: until when",
+            "Time from which the message can be received (again): the end of the lease or delay. "
+            "For events of claims: end of the claim's lease; of pauses: end of the pause",
         ),
     ] = None
-    dequeue_count: Annotated[int | None, Column(Kind.INT32, "How often it was received")] = None
-    fence: Annotated[int | None, Column(Kind.INT64, "Number of its newest receipt")] = None
+    dequeue_count: Annotated[
+        int | None, Column(Kind.INT32, "Number of times the message was received")
+    ] = None
+    fence: Annotated[int | None, Column(Kind.INT64, "Number of the message's newest receipt")] = (
+        None
+    )
     phase: Annotated[
         int | None,
         Column(
             Kind.PHASE,
-            "What last happened to it: `waiting`, `delayed`, `leased` or `deferred`",
+            "Phase of the message: `waiting`, `delayed`, `leased` or `deferred`",
         ),
     ] = None
     since_ms: Annotated[
         int | None,
         Column(
             Kind.MOMENT,
-            "When that was: for a leased message, and for the end of a lease, when the lease began",
+            "Time when the message entered its phase: for a leased message, and for the end of a "
+            "lease, when the lease began",
         ),
     ] = None
     visible_since_ms: Annotated[
         int | None,
         Column(
             Kind.MOMENT,
-            "When it became visible before its current or last lease; none if it was never"
-            " received",
+            "Time when the message became visible before its current or last lease; none if it "
+            "was never received",
             0,
         ),
     ] = None
     renewals: Annotated[int | None, Column(Kind.INT32, "Of the current or last lease")] = None
     holder: Annotated[
         str | None,
-        Column(Kind.TEXT, "Who received it last, as far as they said; for sessions, whose it is"),
+        Column(
+            Kind.TEXT,
+            "Name of the holder of the current or last lease, if the client gave one; for "
+            "sessions, the name of the worker",
+        ),
     ] = None
     priority: Annotated[int | None, Column(Kind.INT8, "1 to 16")] = None
     session: Annotated[
         str | None,
         Column(Kind.TEXT, "Id of the session that the lease belongs to, or of the session"),
     ] = None
-    reason: Annotated[str | None, Column(Kind.TEXT, "Why; what it says depends on the type")] = None
+    reason: Annotated[
+        str | None, Column(Kind.TEXT, "Reason of the change; its values depend on the type")
+    ] = None
     target: Annotated[
         str | None,
         Column(
@@ -230,7 +243,7 @@ class Event(NamedTuple):
         ),
     ] = None
     message_type: Annotated[
-        str | None, Column(Kind.TEXT, "What the message was put with as its type")
+        str | None, Column(Kind.TEXT, "Message type, as set by the producer")
     ] = None
     error_type: Annotated[
         str | None,
@@ -241,13 +254,13 @@ class Event(NamedTuple):
         ),
     ] = None
     error_fingerprint: Annotated[
-        str | None, Column(Kind.TEXT, "Of the same report: what errors of one cause have alike")
+        str | None, Column(Kind.TEXT, "Of the same report: the hash that similar failures share")
     ] = None
     error: Annotated[
         str | None,
         Column(
             Kind.TEXT,
-            f"The beginning of its text, {ERROR_CHARS} characters at most",
+            f"Beginning of the error text, at most {ERROR_CHARS} characters",
             keywords={"maxLength": ERROR_CHARS},
         ),
     ] = None
@@ -255,26 +268,24 @@ class Event(NamedTuple):
         str | None,
         Column(
             Kind.TEXT,
-            "The trace that the message was put in: 32 hexadecimal digits, of its `traceparent`",
+            "Trace id of the message's `traceparent`: 32 hexadecimal digits",
             keywords={"pattern": "^[0-9a-f]{32}$"},
         ),
     ] = None
-    group_id: Annotated[
-        str | None, Column(Kind.TEXT, "The message group that the message belongs to")
-    ] = None
+    group_id: Annotated[str | None, Column(Kind.TEXT, "Group id of the message")] = None
     actor: Annotated[
         str | None,
         Column(
             Kind.TEXT,
-            "Who asked for it, where that was an operator or the server itself: what was shown to"
-            " prove it, and who that is, such as `key:shop/1` or `console:ana@example.org`",
+            "Operator that requested the change, or the server itself: the kind of credentials "
+            "and the identity, such as `key:shop/1` or `console:ana@example.org`",
         ),
     ] = None
     result: Annotated[
         str | None,
         Column(
             Kind.TEXT,
-            "Of `completed`: what came of the work, as its holder said, in JSON of at most"
+            "Of `completed`: result of the work as reported by the holder, JSON of at most"
             f" {MAX_RESULT_BYTES:,} bytes",
         ),
     ] = None

@@ -14,63 +14,66 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """Number of the batch. Rises, with gaps. A batch of more than 16,000 events has several that
     follow each other, so it can be split over files."""
     place: int
-    """Place within the batch, from 0. ``seq`` and ``place`` identify an event, and their order is
-    the order in which things happened."""
+    """Position within the batch, from 0. ``seq`` and ``place`` identify an event, and their order
+    is the order of the changes."""
     at_ms: int
-    """When; the same for a whole batch."""
+    """Time of the change; the same for a whole batch."""
     type: str
-    """What happened, such as ``put`` or ``lease-ended``."""
+    """Type of the event, such as ``put`` or ``lease-ended``."""
     queue: str | None = None
-    """The queue that it happened in; none for sessions."""
+    """The queue; none for sessions."""
     message_id: str | None = None
-    """The message; none for events of queues, claims and sessions."""
+    """Id of the message; none for events of queues, claims and sessions."""
     inserted_at_ms: int | None = None
-    """When the message was put."""
+    """Time when the message was put."""
     expires_at_ms: int | None = None
-    """When it expires; none for never."""
+    """Time when the message expires; none for never."""
     visible_at_ms: int | None = None
-    """From when on it can be received (again): the end of the lease or delay. For events of claims:
-    until when the claim hides its messages; of pauses: until when."""
+    """Time from which the message can be received (again): the end of the lease or delay. For
+    events of claims: end of the claim's lease; of pauses: end of the pause."""
     dequeue_count: int | None = None
-    """How often it was received."""
+    """Number of times the message was received."""
     fence: int | None = None
-    """Number of its newest receipt."""
+    """Number of the message's newest receipt."""
     phase: int | str | None = None
-    """What last happened to it: ``waiting``, ``delayed``, ``leased`` or ``deferred``."""
+    """Phase of the message: ``waiting``, ``delayed``, ``leased`` or ``deferred``."""
     since_ms: int | None = None
-    """When that was: for a leased message, and for the end of a lease, when the lease began."""
+    """Time when the message entered its phase: for a leased message, and for the end of a lease,
+    when the lease began."""
     visible_since_ms: int | None = None
-    """When it became visible before its current or last lease; none if it was never received."""
+    """Time when the message became visible before its current or last lease; none if it was never
+    received."""
     renewals: int | None = None
     """Of the current or last lease."""
     holder: str | None = None
-    """Who received it last, as far as they said; for sessions, whose it is."""
+    """Name of the holder of the current or last lease, if the client gave one; for sessions, the
+    name of the worker."""
     priority: int | None = None
     """1 to 16."""
     session: str | None = None
     """Id of the session that the lease belongs to, or of the session."""
     reason: str | None = None
-    """Why; what it says depends on the type."""
+    """Reason of the change; its values depend on the type."""
     target: str | None = None
     """The queue moved to, stream and number of the claim, or the name of the transaction."""
     message_type: str | None = None
-    """What the message was put with as its type."""
+    """Message type, as set by the producer."""
     error_type: str | None = None
     """Type of the error that was reported with the attempt that the event ended. For ``poisoned``,
     with the newest attempt."""
     error_fingerprint: str | None = None
-    """Of the same report: what errors of one cause have alike."""
+    """Of the same report: the hash that similar failures share."""
     error: str | None = None
-    """The beginning of its text, 256 characters at most."""
+    """Beginning of the error text, at most 256 characters."""
     trace_id: str | None = None
-    """The trace that the message was put in: 32 hexadecimal digits, of its ``traceparent``."""
+    """Trace id of the message's ``traceparent``: 32 hexadecimal digits."""
     group_id: str | None = None
-    """The message group that the message belongs to."""
+    """Group id of the message."""
     actor: str | None = None
-    """Who asked for it, where that was an operator or the server itself: what was shown to prove
-    it, and who that is, such as ``key:shop/1`` or ``console:ana@example.org``."""
+    """Operator that requested the change, or the server itself: the kind of credentials and the
+    identity, such as ``key:shop/1`` or ``console:ana@example.org``."""
     result: str | None = None
-    """Of ``completed``: what came of the work, as its holder said, in JSON of at most 16,384 bytes.
+    """Of ``completed``: result of the work as reported by the holder, JSON of at most 16,384 bytes.
     """
     # columns of events: end
 
