@@ -175,11 +175,13 @@ class Authenticator:
         one user alone is checked here too, since that user must present it with a token.
         """
         if self._bearer is None:
-            raise MalformedCredentials("Bearer tokens are not taken here.")
+            raise MalformedCredentials("Bearer tokens are not accepted here.")
         if not request.https:
             raise BadSignature("A bearer token may be sent over https only.")
         if request.version < BEARER_SINCE:
-            raise MalformedCredentials(f"Bearer tokens are taken from version {BEARER_SINCE} on.")
+            raise MalformedCredentials(
+                f"Bearer tokens are accepted from version {BEARER_SINCE} on."
+            )
         text = request.headers.get("authorization", "")[len(BEARER) :].strip()
         token = await self._bearer.verify(text, account=target.account, now_ms=now_ms)
         if target.account not in self._accounts:
@@ -227,9 +229,11 @@ class Authenticator:
             number = _equal_key(self._inspectors.get(target.account, ()), given)
             if number is not None:
                 if target.operation not in INSPECTOR_OPERATIONS:
-                    raise PermissionMissing("An inspector's key only reads.")
+                    raise PermissionMissing("An inspector key is read-only.")
                 return _grant_of(CredentialKind.INSPECTOR_KEY, target.account, number)
-        raise BadSignature("The key is none of this account, or there is no such account.")
+        raise BadSignature(
+            "The key does not belong to this account, or the account does not exist."
+        )
 
     def check_sas_itself(
         self, request: SignedRequest, target: Target, *, now_ms: int
@@ -364,11 +368,13 @@ def _check_presenter(sas: Sas, presenter: BearerToken | None) -> None:
     """Check that a signature for one user comes with that user's token, and no other does."""
     if sas.presenter_id is None:
         if presenter is not None:
-            raise MalformedCredentials("The request carries a token and a signature for anybody.")
+            raise MalformedCredentials(
+                "The request carries both a token and a signature that is not bound to a user."
+            )
         return
     if presenter is None:
         raise BadSignature("The signature must be presented with its user's bearer token.")
     assert sas.delegation is not None
     tenant_id = sas.delegation.delegated_tenant_id or sas.delegation.tenant_id
     if (presenter.object_id, presenter.tenant_id) != (sas.presenter_id, tenant_id):
-        raise BadSignature("The signature is for another user than the bearer of the token.")
+        raise BadSignature("The signature is for a different user than the bearer of the token.")

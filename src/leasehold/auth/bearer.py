@@ -167,7 +167,7 @@ class SigningKeys:
             self._keys = _usable_keys(document)
             self._loaded_at_ms = now_ms
             self.generation += 1
-            self.last_failure = None if len(self) else "The key set holds no key of use."
+            self.last_failure = None if len(self) else "The key set contains no usable key."
 
 
 class BearerVerifier:
@@ -232,19 +232,19 @@ class BearerVerifier:
         if claims is not None:
             return claims
         if not candidates:
-            raise BadToken("The bearer token is signed with a key that is not known.")
-        raise BadToken("The bearer token's signature is not right.")
+            raise BadToken("The bearer token is signed with an unknown key.")
+        raise BadToken("The signature of the bearer token is invalid.")
 
     def _read_claims(self, claims: Mapping[str, Any]) -> BearerToken:
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self.config.issuers:
-            raise BadToken("The bearer token is of another issuer.")
+            raise BadToken("The bearer token is from another issuer.")
         object_id = claims.get("oid", claims.get("sub"))
         tenant_id = claims.get("tid", issuer)
         for who in (object_id, tenant_id):
             # Both become fields of strings to sign, and may be logged.
             if not (isinstance(who, str) and who and who.isprintable()):
-                raise BadToken("The bearer token does not say whose it is.")
+                raise BadToken("The bearer token does not identify its subject.")
         return BearerToken(
             object_id=object_id,
             tenant_id=tenant_id,
@@ -284,7 +284,7 @@ class IssuersVerifier:
             issuer = _unverified_issuer(text)
             chosen = next((each for each in self.verifiers if issuer in each.config.issuers), None)
             if chosen is None:
-                raise BadToken("The bearer token is of another issuer.")
+                raise BadToken("The bearer token is from another issuer.")
             self._chosen.keep(digest, chosen)
         return chosen
 

@@ -57,7 +57,7 @@ _LOOKING: Final = frozenset({"GET", "HEAD"})
 _SIGNATURE: Final = "sig"
 _LOOKS: Final = frozenset("rl")
 """Letters of signatures that change nothing."""
-_OVER: Final = "The session of the console is over. Sign in again."
+_OVER: Final = "The console session has ended. Sign in again."
 
 
 class Role(StrEnum):
@@ -163,7 +163,7 @@ class ConsoleSessions:
             NotAllowed: There is no such account.
         """
         if account not in self._accounts:
-            raise NotAllowed("There is no such account, or it may not be used.")
+            raise NotAllowed("The account does not exist or may not be used.")
         return self._new(account, kind, role, who, 1)
 
     def by_sas(
@@ -347,9 +347,9 @@ class ConsoleSessions:
             raise NoCredentials
         self.check_csrf(request, session)
         if target.account != session.account:
-            raise NotAllowed("The session of the console is one of another account.")
+            raise NotAllowed("The console session belongs to another account.")
         if session.role is Role.VIEWER and target.operation not in INSPECTOR_OPERATIONS:
-            raise PermissionMissing("A viewer looks, and changes nothing.")
+            raise PermissionMissing("A viewer has read-only access.")
         if session.sas:
             if session.queue is not None and target.queue != session.queue:
                 raise NotAllowed

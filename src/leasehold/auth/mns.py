@@ -93,7 +93,7 @@ def parse_authorization(header: str) -> MnsHeader:
     algorithm, _, rest = header.partition(" ")
     flavour = _FLAVOURS.get(algorithm)
     if flavour is None:
-        raise MalformedCredentials("The scheme of the Authorization header is not known.")
+        raise MalformedCredentials("The scheme of the Authorization header is unknown.")
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     scope = fields.get("Credential", "").rsplit("/", _SCOPE_PARTS - 1)
     signature = fields.get("Signature", "")
@@ -326,7 +326,7 @@ class MnsAuthenticator:
         date_ms = _checked_date(request.headers, now_ms)
         key = self._keys.get(header.key_id)
         if key is None:
-            raise UnknownAccount("There is no such AccessKeyId.")
+            raise UnknownAccount("The AccessKeyId does not exist.")
         if header.algorithm and header.day != format_iso_time(date_ms)[:10].replace("-", ""):
             raise BadSignature("The date in the Credential is not the day of the Date header.")
         if not is_signed_by(request, header, key.secrets, date_ms):

@@ -534,7 +534,7 @@ def _with_policy(
     )
     for name, mine, theirs in zip(("sp", "st", "se"), own, stored, strict=True):
         if mine is not None and theirs is not None:
-            raise MalformedCredentials(f"'{name}' stands in the signature and in its policy.")
+            raise MalformedCredentials(f"'{name}' is in both the signature and its policy.")
     return (
         own[0] if stored[0] is None else stored[0],
         own[1] if stored[1] is None else stored[1],

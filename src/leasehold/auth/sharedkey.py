@@ -68,7 +68,7 @@ def parse_authorization(header: str) -> SharedKeyHeader:
     elif header[:14] == _SHARED_KEY_LITE:
         lite, rest = True, header[14:]
     else:
-        raise MalformedCredentials("The scheme of the Authorization header is not known.")
+        raise MalformedCredentials("The scheme of the Authorization header is unknown.")
     account, colon, signature = rest.partition(":")
     if not (colon and account and signature):
         raise MalformedCredentials("The Authorization header is not 'scheme account:signature'.")
@@ -132,7 +132,7 @@ def check_shared_key(
     """
     _check_date(request.headers, now_ms)
     if header.account != target.account:
-        raise BadSignature("The request is signed by another account than the one addressed.")
+        raise BadSignature("The request is signed by a different account than the one addressed.")
     given = header.signature.encode("utf-8", "surrogatepass")
     usual = string_to_sign(request, target.account, lite=header.lite)
     number = _matching_key(account, usual, given)
@@ -254,13 +254,13 @@ def _canonical_query(query: tuple[tuple[str, str], ...]) -> str:
             parts.append(f",{value}")
         else:
             if ":" in name:
-                raise BadSignature("The name of a query parameter holds a colon.")
+                raise BadSignature("The name of a query parameter contains a colon.")
             parts.append(f"\n{name}:{value}")
             last = name
             lines += 1
     text = "".join(parts)
     if text.count("\n") != lines:
-        raise BadSignature("A query parameter holds a line break.")
+        raise BadSignature("A query parameter contains a line break.")
     return text
 
 

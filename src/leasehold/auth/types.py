@@ -133,7 +133,7 @@ class ForeignPage(NotAllowed):
     """A web page of another origin has sent the request, and anybody could have signed it."""
 
     def __init__(self) -> None:
-        super().__init__("A web page of another origin may not do this without a rule for it.")
+        super().__init__("A web page of another origin needs a CORS rule that allows this request.")
 
 
 class CsrfTokenMissing(NotAllowed):

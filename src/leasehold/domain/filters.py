@@ -166,9 +166,9 @@ def parse_json_value(text: str) -> Any:
     except RecursionError:
         value = _ABSENT
     except ValueError:
-        raise ValueError("the value to look for is not JSON") from None
+        raise ValueError("the value to search for is not JSON") from None
     if value is _ABSENT or _is_deep(value):
-        raise ValueError(f"the value to look for has more than {MAX_JSON_LEVELS} levels")
+        raise ValueError(f"the value to search for has more than {MAX_JSON_LEVELS} levels")
     return value
 
 

@@ -575,8 +575,8 @@ class MovedAccounts:
             _log.error(
                 "account.moved_away",
                 account=account,
-                meaning="its requests are told 503: name the store that it is in now in "
-                "account_stores, and start the server again; leasehold store check says which",
+                meaning="its requests get 503: set account_stores to the account's new store and "
+                "restart the server; leasehold store check names that store",
             )
         raise AccountMoved(account)
 

@@ -247,7 +247,9 @@ class Exporter:
             if (builder.first_seq, builder.last_seq) != (plan.first_seq, plan.last_seq):
                 # It was trimmed. No file of the plan exists, so what is left can be planned anew.
                 _log.warning(
-                    "events.lost", first_seq=plan.first_seq, reason="trimmed before the export"
+                    "events.lost",
+                    first_seq=plan.first_seq,
+                    reason="removed before they were exported",
                 )
                 return await self._keep(replace(note, plan=None))
             await self._write(builder, folder)

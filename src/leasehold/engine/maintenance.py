@@ -205,7 +205,8 @@ class Maintenance:
             _log.warning(
                 "store.full",
                 store=health.kind,
-                consequence="puts are refused with 503 until there is room; consumers go on",
+                consequence="puts are refused with 503 until disk space is available; consumers "
+                "continue",
             )
         await self._relieve()
 

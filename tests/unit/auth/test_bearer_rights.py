@@ -103,12 +103,12 @@ def test_rotated_keys_are_followed(endpoint: _Endpoint) -> None:
     endpoint.keys = [jwk_of(rsa_key("new"), "new")]
     # Known and cached until the keys are fetched again.
     assert use(token(), COOLDOWN_MS - 1)
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         use(new, COOLDOWN_MS - 1)
     assert endpoint.fetches == 1
     assert use(new, COOLDOWN_MS)
     assert endpoint.fetches == 2
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         use(token(), COOLDOWN_MS + 1)
 
 
@@ -149,9 +149,9 @@ def test_a_fetched_set_without_keys_is_a_failure(endpoint: _Endpoint) -> None:
     """What is no use is told like an issuer that cannot be reached."""
     verifier = BearerVerifier(_FETCHING)
     endpoint.keys = []
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         asyncio.run(verifier.verify(token(), account=NAME, now_ms=NOON_MS))
-    assert verifier.keys.last_failure == "The key set holds no key of use."
+    assert verifier.keys.last_failure == "The key set contains no usable key."
 
 
 def test_withdrawn_key_without_a_new_one(endpoint: _Endpoint) -> None:
@@ -164,7 +164,7 @@ def test_withdrawn_key_without_a_new_one(endpoint: _Endpoint) -> None:
     assert use(0)
     endpoint.keys = [jwk_of(rsa_key("new"), "new")]
     assert use(REFRESH_MS - 1)
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         use(REFRESH_MS)
 
 
@@ -195,7 +195,7 @@ def test_outage_of_the_issuer(endpoint: _Endpoint, failure: Exception) -> None:
         return asyncio.run(verifier.verify(token(), account=NAME, now_ms=NOON_MS + after_ms))
 
     endpoint.failure = failure
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         use(0)
     assert verifier.keys.last_failure == str(failure)
     endpoint.failure = None
@@ -209,7 +209,7 @@ def test_outage_of_the_issuer(endpoint: _Endpoint, failure: Exception) -> None:
 def test_fetched_text_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address that answers with some other JSON gives no keys."""
     monkeypatch.setattr(jwt.PyJWKClient, "fetch_data", lambda _client: ["no", "keys"])
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         verify(token(), _FETCHING)
 
 
@@ -241,7 +241,7 @@ def test_nobody_waits_for_a_refresh(endpoint: _Endpoint) -> None:
 
 def test_key_set_needs_no_url() -> None:
     """Without any source of keys every token is refused."""
-    with pytest.raises(BadToken, match="not known"):
+    with pytest.raises(BadToken, match="unknown key"):
         verify(token(), replace(CONFIG, key_set=None))
 
 
@@ -264,7 +264,7 @@ def test_synchronous_check_takes_no_tokens() -> None:
 
 def test_where_no_tokens_are_taken() -> None:
     """Without a configured issuer tokens are refused."""
-    with pytest.raises(MalformedCredentials, match="not taken"):
+    with pytest.raises(MalformedCredentials, match="not accepted"):
         check(carrying(token()), config=None)
 
 
@@ -350,11 +350,11 @@ def test_presenter_must_match(presenter_id: str, delegated_tenant_id: str, good:
     if good:
         assert check(arrived, Operation.PUT_MESSAGE)
     else:
-        with pytest.raises(BadSignature, match="another user"):
+        with pytest.raises(BadSignature, match="different user"):
             check(arrived, Operation.PUT_MESSAGE)
 
 
 def test_token_beside_a_signature_for_anybody() -> None:
     """Two credentials of which either would do are a contradiction."""
-    with pytest.raises(MalformedCredentials, match="anybody"):
+    with pytest.raises(MalformedCredentials, match="bound to a user"):
         check(carrying(token(), make_service_sas(NAME, KEY, "q1", _TERMS)), Operation.PUT_MESSAGE)

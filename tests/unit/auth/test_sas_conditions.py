@@ -190,7 +190,7 @@ def test_policy_and_token_complete_each_other(policy: dict[str, str], terms: Sas
 )
 def test_a_field_in_both_is_malformed(policy: dict[str, str], terms: SasTerms) -> None:
     """A field may not stand both in the token and in its policy, even with the same value."""
-    with pytest.raises(MalformedCredentials, match="and in its policy"):
+    with pytest.raises(MalformedCredentials, match="and its policy"):
         _with_policy(Policies(**policy), terms)
 
 

@@ -158,7 +158,7 @@ def test_no_other_key_signs(keys: tuple[bytes, ...]) -> None:
 
 def test_another_account_does_not_sign() -> None:
     """The name in the header must be that of the account addressed, even with the same key."""
-    with pytest.raises(BadSignature, match="another account"):
+    with pytest.raises(BadSignature, match="different account"):
         check(signed(request(headers=dated()), account="other"))
 
 

@@ -49,7 +49,7 @@ CODES: Final[dict[str, Meaning]] = {
         400, "The authentication information is not in the correct format."
     ),
     "InvalidHeaderValue": Meaning(400, "The value of a header is not in the correct format."),
-    "InvalidHttpVerb": Meaning(400, "The HTTP verb is not known."),
+    "InvalidHttpVerb": Meaning(400, "The HTTP verb is unknown."),
     "InvalidMd5": Meaning(400, "The Content-MD5 header is not a valid MD5 value."),
     "InvalidMetadata": Meaning(
         400, "The metadata is invalid: a name must be an identifier, a value printable text."
@@ -175,10 +175,10 @@ def _malformed_receipt(error: domain.ReceiptMalformed) -> Fault:
 
 def _no_session(error: domain.SessionNotFound | domain.SessionOver) -> Fault:
     """For a worker both mean that it needs a new session."""
-    text = "The session does not exist; it may have been over for long."
+    text = "The session does not exist, or it ended long ago."
     if isinstance(error, domain.SessionOver):
         reason = f": {error.reason}" if error.reason else ""
-        text = f"The session is over ({error.state}{reason})."
+        text = f"The session has ended ({error.state}{reason})."
     return Fault("ResourceNotFound", (("HeaderName", "x-ms-leasehold-session"),), message=text)
 
 
@@ -221,8 +221,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.Overloaded: _busy("Too many requests are waiting. Please try again."),
     domain.Stopping: _busy("The server is stopping. Please try again."),
     domain.AccountMoved: _busy(
-        "The account was moved to another store, which has to be named in account_stores of this "
-        "server."
+        "The account was moved to another store; the server's account_stores must name it."
     ),
     domain.OutcomeUnknown: _plain("OperationTimedOut"),
     domain.StoreFailed: _plain("OperationTimedOut"),

@@ -31,7 +31,7 @@ CODES: Final[dict[str, Meaning]] = {
     "InvalidQueueName": Meaning(
         400, "A queue name is made of letters, digits and dashes, and does not begin with a dash."
     ),
-    "InvalidRequestURL": Meaning(400, "The address of the request names no operation."),
+    "InvalidRequestURL": Meaning(400, "The URL of the request does not match any operation."),
     "InvalidVersionHeader": Meaning(400, "The x-mns-version header must be 2015-06-06."),
     "MalformedXML": Meaning(400, "The XML of the request is not well-formed."),
     "MessageNotExist": Meaning(404, "Message not exist."),
@@ -45,7 +45,7 @@ CODES: Final[dict[str, Meaning]] = {
     ),
     "QueueNameLengthError": Meaning(400, "A queue name has 1 to 256 characters."),
     "QueueNotExist": Meaning(404, "The queue does not exist."),
-    "ReceiptHandleError": Meaning(400, "The receipt handle is not one that this server gives out."),
+    "ReceiptHandleError": Meaning(400, "The receipt handle was not issued by this server."),
     "ServerBusy": Meaning(503, "The server is busy. Please try again."),
     "SignatureDoesNotMatch": Meaning(
         403, "The signature is not the one that the server has calculated."
@@ -97,7 +97,7 @@ def _out_of_range(error: domain.OutOfRange) -> Fault:
 
 def _past_expiry(error: domain.VisibilityPastExpiry) -> Fault:
     del error
-    return invalid_argument("The message would become visible only when it has expired.")
+    return invalid_argument("The message would expire before it becomes visible.")
 
 
 def _too_large(error: domain.BodyTooLarge) -> Fault:
@@ -127,14 +127,13 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.VisibilityPastExpiry: _past_expiry,
     domain.BodyTooLarge: _too_large,
     domain.BodyUnreadable: _plain("InternalError"),
-    domain.InvalidMarker: lambda _: invalid_argument("The marker is not one of this server's."),
+    domain.InvalidMarker: lambda _: invalid_argument("The marker was not issued by this server."),
     domain.Unavailable: _busy(),
     domain.StoreFull: _busy("The disk of the server is full; messages can still be consumed."),
     domain.Overloaded: _busy("Too many requests are waiting. Please try again."),
     domain.Stopping: _busy("The server is stopping. Please try again."),
     domain.AccountMoved: _busy(
-        "The account was moved to another store, which has to be named in account_stores of this "
-        "server."
+        "The account was moved to another store; the server's account_stores must name it."
     ),
     domain.OutcomeUnknown: _plain("InternalServerError"),
     domain.StoreFailed: _plain("InternalServerError"),

@@ -486,7 +486,7 @@ class JobHandlers:
         """Stop a job where it is."""
         job = self._get(command.job_id, command.account)
         if not is_over(job):
-            job = stop(job, self._tables.now_ms, "An operator stopped it.")
+            job = stop(job, self._tables.now_ms, "An operator stopped the job.")
             self._tables.jobs[job.job_id] = job
             table = self._tables.queues.get((job.account, job.queue))
             if command.actor is not None and table is not None and not job.plan.dry_run:

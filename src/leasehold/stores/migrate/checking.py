@@ -159,7 +159,7 @@ _COUNTED: Final = {
 }
 _ORPHANS: Final = (
     (
-        "rows of no queue",
+        "rows without a queue",
         f"""SELECT partition FROM message WHERE partition & {_MASK} NOT IN (
             SELECT partition FROM queue UNION ALL SELECT partition FROM claim
             UNION ALL SELECT partition FROM staged_slot
@@ -167,7 +167,7 @@ _ORPHANS: Final = (
         "messages that no client can reach",
     ),
     (
-        "bodies of no message",
+        "bodies without a message",
         (
             "SELECT row_key FROM message_body b WHERE NOT EXISTS"
             " (SELECT 1 FROM message m WHERE m.row_key = b.row_key AND m.place = 1)"
@@ -175,7 +175,7 @@ _ORPHANS: Final = (
         "bodies without a message",
     ),
     (
-        "messages of no body",
+        "messages without a body",
         (
             "SELECT row_key FROM message m WHERE place = 1 AND NOT EXISTS"
             " (SELECT 1 FROM message_body b WHERE b.row_key = m.row_key)"
@@ -183,15 +183,15 @@ _ORPHANS: Final = (
         "messages without the body that they name",
     ),
     (
-        "saved of no message",
+        "saved data without a message",
         (
             "SELECT row_key FROM message_saved s WHERE NOT EXISTS"
             " (SELECT 1 FROM message m WHERE m.row_key = s.row_key AND m.{saved})"
         ),
-        "progress saved of no message",
+        "saved progress without a message",
     ),
     (
-        "messages of nothing saved",
+        "messages without saved data",
         (
             "SELECT row_key FROM message m WHERE m.{saved} AND NOT EXISTS"
             " (SELECT 1 FROM message_saved s WHERE s.row_key = m.row_key)"
@@ -199,18 +199,18 @@ _ORPHANS: Final = (
         "messages without the progress that they name",
     ),
     (
-        "streams of no queue",
+        "streams without a queue",
         (
             "SELECT stream_id FROM stream s WHERE NOT EXISTS"
             " (SELECT 1 FROM queue q WHERE q.account = s.account AND q.name = s.queue)"
         ),
-        "streams of queues that are not there",
+        "streams of queues that do not exist",
     ),
 )
 _ORPHANS_OF: Final = {
     "sqlite": (
         (
-            "segments of no message",
+            "segments without a message",
             (
                 "SELECT first_key FROM body_segment s WHERE NOT EXISTS (SELECT 1 FROM message m"
                 " WHERE m.row_key BETWEEN s.first_key AND s.last_key AND m.place = 3)"
@@ -218,7 +218,7 @@ _ORPHANS_OF: Final = {
             "segments of bodies without a message",
         ),
         (
-            "messages of no segment",
+            "messages without a segment",
             (
                 "SELECT row_key FROM message m WHERE place = 3 AND NOT EXISTS (SELECT 1 FROM"
                 " body_segment s WHERE m.row_key <= s.last_key"
@@ -310,7 +310,7 @@ class SqliteReader:
         """See :class:`Reader`."""
         told = [str(text) for (text,) in self.rows("PRAGMA integrity_check(10)")]
         if told == ["ok"]:
-            return said("integrity", Level.OK, "SQLite finds nothing wrong")
+            return said("integrity", Level.OK, "SQLite reports no errors")
         return said("integrity", Level.FAIL, some(told))
 
     def used_row_key(self) -> int:
@@ -328,7 +328,7 @@ def read_sqlite(path: Path) -> Iterator[SqliteReader]:
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     except apsw.CantOpenError:
-        raise MoveRefused(f"there is no store in {path.parent}") from None
+        raise MoveRefused(f"no store in {path.parent}") from None
     try:
         if connection.pragma("application_id") != APPLICATION_ID:
             raise MoveRefused(f"{path} is not a Leasehold database")

@@ -51,18 +51,18 @@ class Mark:
         what = "what was in this store" if self.account is None else f"account {self.account}"
         if self.role == "arriving":
             return (
-                f"a move of {what} from {self.other} to here was not finished, and that store is "
-                "whole: run the same move again, or give it up with leasehold store undo"
+                f"a move of {what} from {self.other} to this store was not finished, and "
+                f"{self.other} is complete: run the same move again, or cancel it with leasehold "
+                "store undo"
             )
         if self.account is None:
             return (
-                f"its messages were moved to {self.other}: serve that store. If the move did not "
-                "come to its end, run it again; to come back to this store, see leasehold store "
-                "undo"
+                f"its messages were moved to {self.other}: serve that store. If the move was not "
+                "finished, run it again; to return to this store, see leasehold store undo"
             )
         return (
             f"account {self.account} is being moved to {self.other}: run the same leasehold store "
-            "move-account again to bring that to its end, or give it up with leasehold store undo"
+            "move-account again to finish the move, or cancel it with leasehold store undo"
         )
 
 

@@ -39,8 +39,8 @@ from leasehold.stores.migrate.ends import (
 from leasehold.stores.migrate.marks import ARRIVED, AWAY, MARK, Mark, mark_in
 
 _WAY_OUT: Final = (
-    "move the account into a store of its own: behind a PostgreSQL URL write ?schema=NAME with a "
-    "name that is not used yet"
+    "move the account into a store of its own: append ?schema=NAME, with an unused name, to a "
+    "PostgreSQL URL"
 )
 KEPT: Final = ("receipt_key", "epoch", "retired_until_ms", "last_seen_ms")
 """Values that go with the rows, into an empty store."""
@@ -133,8 +133,9 @@ def _move(source: End, target: End, wanted: Wanted) -> Moved:
         if wanted.carry_bodies is None:
             raise MoveRefused(
                 f"{len(large)} bodies of the account are not in the database but in the body "
-                "store of the source. Two stores must not share one, as each removes what it does "
-                "not know of: name both with --bodies-from and --bodies-to, and they are copied"
+                "store of the source. Two stores must not share a body store, because each "
+                "removes the bodies that it does not reference: name both with --bodies-from and "
+                "--bodies-to, and the bodies are copied"
             )
         wanted.carry_bodies(large)
     if empty:
@@ -185,7 +186,7 @@ def _look_for_clashes(source: End, target: End, wanted: Wanted, *, receipts_kept
     if account is None:
         raise MoveRefused(
             f"{target.shown} is not empty: a whole store can only be moved into an empty one. "
-            "Behind a PostgreSQL URL, ?schema=NAME names another"
+            "In a PostgreSQL URL, ?schema=NAME selects another schema"
         )
     target.select(account)
     if target.count(QUEUE):
@@ -195,15 +196,15 @@ def _look_for_clashes(source: End, target: End, wanted: Wanted, *, receipts_kept
     if clash:
         raise MoveRefused(
             f"{len(clash)} partitions of account {account} have numbers that {target.shown} uses "
-            f"already, and ids of messages lean on such numbers; {_WAY_OUT}. (If the account has "
-            "just left that store, its old rows may still be on their way out: serve the store "
-            "for a while, then try again.)"
+            f"already, and message ids depend on such numbers; {_WAY_OUT}. (If the account has "
+            "just left that store, its old rows may not be deleted yet: serve the store for a "
+            "while, then try again.)"
         )
     if not receipts_kept and not wanted.new_receipts:
         raise MoveRefused(
             f"{target.shown} seals receipts with another key, so all receipts that clients of "
-            f"account {account} hold would be void, and their messages be delivered again when "
-            f"their leases end; {_WAY_OUT}, or accept that with --new-receipts"
+            f"account {account} hold would become invalid, and their messages would be delivered "
+            f"again when their leases end; {_WAY_OUT}, or accept that with --new-receipts"
         )
 
 
@@ -252,7 +253,7 @@ def compare_rows(
         if found != wanted:
             groups = {group for group in found | wanted if found.get(group) != wanted.get(group)}
             raise MoveRefused(
-                f"table {table.name} is not the same in {target.shown} as it was read, in "
+                f"table {table.name} in {target.shown} differs from what was read, in "
                 f"{len(groups)} of its parts; nothing was moved"
             )
         done += sum(count for count, _ in wanted.values())
@@ -349,8 +350,8 @@ def _undo(store: End, copy: End | None, now_ms: int) -> str:
     has_arrived = ARRIVED + mark.move_id in copy.meta()
     if has_arrived and mark.account is not None:
         raise MoveRefused(
-            f"account {mark.account} has arrived in {copy.shown}: run the same move-account again "
-            "to bring it to its end, and then move it back"
+            f"account {mark.account} has been copied to {copy.shown}: run the same move-account "
+            "again to finish the move, then move the account back"
         )
     if has_arrived:
         move_id = secrets.token_hex(16)
@@ -359,7 +360,7 @@ def _undo(store: End, copy: End | None, now_ms: int) -> str:
         store.set_meta(ARRIVED + move_id, json.dumps({"undone": mark.move_id, "at_ms": now_ms}))
     else:
         if copy.shown != mark.other:
-            raise MoveRefused(f"{copy.shown} is not where it went: that is {mark.other}")
+            raise MoveRefused(f"the store was moved to {mark.other}, not to {copy.shown}")
         copy.set_meta(MARK, None)
     copy.commit()
     store.set_meta(MARK, None)
@@ -367,7 +368,7 @@ def _undo(store: End, copy: End | None, now_ms: int) -> str:
     if has_arrived:
         return (
             f"{store.shown} can be served again, as it was when it was moved. {copy.shown} cannot: "
-            "what was done there since stays there."
+            "later changes remain there."
         )
     return f"{store.shown} can be served again; nothing had arrived in {copy.shown}."
 

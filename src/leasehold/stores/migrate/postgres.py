@@ -151,7 +151,7 @@ class PostgresEnd(SqlEnd):
         except errors.LockNotAvailable:
             self.roll_back()
             raise MoveRefused(
-                f"{self.shown} is held by a batch that does not end, or by another move"
+                f"{self.shown} is locked by a batch that does not end, or by another move"
             ) from None
         if "receipt_key" not in self.meta():
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
@@ -222,7 +222,7 @@ class PostgresEnd(SqlEnd):
             else:
                 self._copy(table, slices)
         except errors.UniqueViolation:
-            raise MoveRefused(f"there is a row of the same key in {table.name} already") from None
+            raise MoveRefused(f"{table.name} already has a row with the same key") from None
         if table is EVENT_BATCH:
             self.execute(
                 "INSERT INTO counted (partition, slot, number)"
@@ -405,7 +405,7 @@ class PostgresReader:
                 bad.append(f"{name}: {error.diag.message_primary or error}")
         if bad:
             return said("integrity", Level.FAIL, some(bad))
-        return said("integrity", Level.OK, f"amcheck finds nothing wrong in {len(indexes)} indexes")
+        return said("integrity", Level.OK, f"amcheck reports no errors in {len(indexes)} indexes")
 
     def used_row_key(self) -> int:
         """See :class:`Reader`."""
@@ -430,7 +430,7 @@ def read_postgres(url: str) -> Iterator[PostgresReader]:
             connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             reader = PostgresReader(connection)
             if not reader.rows("SELECT 1 WHERE to_regclass('format') IS NOT NULL"):
-                raise MoveRefused(f"there is no store in schema {address.schema}")
+                raise MoveRefused(f"no store in schema {address.schema}")
             yield reader
     except psycopg.Error as error:
         raise StoreFailed from error

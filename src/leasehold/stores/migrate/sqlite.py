@@ -27,7 +27,7 @@ from leasehold.stores.sqlite.store import FILE_NAME, QUERIES, SqliteStore
 _CACHE_MIB: Final = 64
 _VIEWS: Final = {"message": "whole_message", "message_body": "whole_message_body"}
 """By table; the statements that make them have the same names."""
-_CLASH: Final = "there is a row of the same key in {table} already"
+_CLASH: Final = "{table} already has a row with the same key"
 
 
 class SqliteEnd(SqlEnd):

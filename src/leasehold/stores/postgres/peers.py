@@ -183,7 +183,7 @@ class PostgresPeers:
         if not self._is_away and not self._stopping:
             self._is_away = True
             reason = str(error).strip() or type(error).__name__
-            _log.warning("database.lost", reason=reason, meaning="requests are told 503 until then")
+            _log.warning("database.lost", reason=reason, meaning="requests get 503 until then")
         self._led_until_s = -math.inf
         select.select([], [], [], 0 if self._stopping else self._tick_s)
 

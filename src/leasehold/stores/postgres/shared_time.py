@@ -172,7 +172,7 @@ class SharedTime:
                     "clock.corrected",
                     database_set_by_s=round(gap_s, 3),
                     correction_s=round(bounds[0] / _US, 3),
-                    meaning="the database's clock was set; servers go on by their own time",
+                    meaning="the database's clock was set; servers continue with their own time",
                 )
         elif verdict is Verdict.FOLLOW:
             self.clock.set_to(lambda: now_us(run))

@@ -603,7 +603,7 @@ class JobHandlers:
         entry = self._state.catalog.find(job.account, job.queue)
         if command.actor is not None and entry is not None and not job.plan.dry_run:
             self._state.log.add_queue(EventType.QUEUE_UPDATED, entry, f"job {job.job_id} stopped")
-        return self._keep(stop(job, now_ms, "An operator stopped it."))
+        return self._keep(stop(job, now_ms, "An operator stopped the job."))
 
     def get(self, command: o.GetJob, _now_ms: int) -> c.Result:
         """Look at a job."""

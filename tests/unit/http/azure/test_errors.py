@@ -124,7 +124,7 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
         "AuthorizationFailure",
         {
             "AuthenticationErrorDetail": (
-                "A web page of another origin may not do this without a rule for it."
+                "A web page of another origin needs a CORS rule that allows this request."
             )
         },
     ),

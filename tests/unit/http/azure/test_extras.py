@@ -153,8 +153,8 @@ def test_a_receive_can_belong_to_a_session(azure: Harness) -> None:
     ("error", "text"),
     [
         (SessionNotFound(), b"The session does not exist"),
-        (SessionOver("lost", "no heartbeat for 16 s"), b"over (lost: no heartbeat for 16 s)"),
-        (SessionOver("ended", None), b"over (ended)"),
+        (SessionOver("lost", "no heartbeat for 16 s"), b"ended (lost: no heartbeat for 16 s)"),
+        (SessionOver("ended", None), b"ended (ended)"),
     ],
 )
 def test_a_session_that_is_no_more_is_told(
