@@ -99,19 +99,19 @@ TOO_MANY_CONNECTIONS: Final = _refusal(
 TOO_MANY_PIPELINED: Final = _refusal(
     "too_many_pipelined",
     "503 Service Unavailable",
-    "Too many requests were sent without waiting for an answer.\n",
+    "Too many requests were sent without waiting for a response.\n",
     "Retry-After: 1",
 )
 TOO_MUCH_BUFFERED: Final = _refusal(
     "too_much_buffered",
     "503 Service Unavailable",
-    "The server holds too many bodies of requests.\n",
+    "The server has too many request bodies in memory.\n",
     "Retry-After: 1",
 )
 CROWDED_OUT: Final = _refusal(
     "crowded_out",
     "503 Service Unavailable",
-    "The server holds too many unfinished requests, and this one was among the slowest.\n",
+    "The server has too many unfinished requests, and this one was among the slowest.\n",
     "Retry-After: 1",
 )
 SLOW_READER: Final = Refusal("slow_reader")

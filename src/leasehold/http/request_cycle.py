@@ -351,7 +351,7 @@ class RequestCycle:
         # further fields of it, or the body.
         breaks = len(headers) + 1
         if fields.count(b"\n") != breaks or fields.count(b"\r") != breaks:
-            raise ValueError("a header has a line break in it")
+            raise ValueError("a header contains a line break")
         return b"%b%b%b" % (
             _STATUS_LINES[response.status],
             self._connection.default_head(),

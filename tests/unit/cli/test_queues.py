@@ -198,7 +198,7 @@ def test_create_with_other_settings() -> None:
         other = run("--visibility-timeout", "2m")
         assert other.exit_code == 1
         told = " ".join(other.output.split())
-        assert "with other settings: visibility_timeout_s is 30, not 120." in told
+        assert "different settings: visibility_timeout_s is 30, not 120." in told
         assert "change them with leasehold queue set" in told
         assert "Traceback" not in told
         # What stands as it is given, and what names no settings, will do.

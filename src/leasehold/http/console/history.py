@@ -201,7 +201,7 @@ class History:
                     _advice_from, covered.events[::-1], queue.settings.lease_s(), now_ms
                 )
             except ImportError:
-                why = "The server lacks numpy and scipy, which the extra `tuning` brings."
+                why = "The server lacks numpy and scipy: install the extra `tuning`."
                 return {**shown, "available": False, "why": why, "extra": "tuning"}
         shown |= {"available": True, "logged": queue.settings.event_log}
         shown |= {"events": len(covered.events), "reached_ms": covered.reached_ms}
@@ -276,7 +276,7 @@ def _place_of(call: Call, name: str) -> tuple[int, int] | None:
         return None
     found = _PLACE.fullmatch(text)
     if found is None or int(found[1]) > NEWEST:
-        raise invalid(name, f"`{name}` is a place in the log such as 812.3.", value=text)
+        raise invalid(name, f"`{name}` must be a position in the log, such as 812.3.", value=text)
     return int(found[1]), int(found[2])
 
 
@@ -289,7 +289,7 @@ def _filter_of(call: Call) -> Callable[[Event], bool]:
         names = params["type"].split(",")
         for name in names:
             if name not in numbers:
-                raise invalid("type", f"`type` is of {', '.join(numbers)}.", value=name)
+                raise invalid("type", f"`type` must be one of {', '.join(numbers)}.", value=name)
         types = frozenset(numbers[name] for name in names)
     wanted = {
         member: text

@@ -315,7 +315,7 @@ class Live:
         account = session.account
         full = param_switch(call, "full", default=True)
         if self._is_draining:
-            detail = "The server stops."
+            detail = "The server is stopping."
             raise Refused(problem("overloaded", detail, retry_after_s=RETRY_AFTER_S * 5))
         request_id = (b"request-id", call.request_id)
         reader = Reader(credential_of(session), self._clock.monotonic_s())
@@ -409,7 +409,7 @@ def session_of(
     signed = cookie_request(call)
     session = sessions.open(signed.headers, https=signed.https)
     if session is None:
-        raise NoCredentials("Nobody has signed in to the console.")
+        raise NoCredentials("The request has no console session: sign in.")
     call.account = session.account
     sessions.check(signed, Target(account=session.account, operation=operation, queue=queue))
     return session

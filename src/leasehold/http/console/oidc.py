@@ -158,7 +158,9 @@ class OidcSignIn:
         account = call.params.get("account", "")
         key = self._sessions.key_of_sign_in(account)
         if key is None or not self._issuer.verifier.may_use(account):
-            raise NotAllowed("There is no such account, or its users do not sign in by an issuer.")
+            raise NotAllowed(
+                "The account does not exist, or its users cannot sign in through an issuer."
+            )
         try:
             role = Role(call.params.get("role") or Role.OPERATOR)
         except ValueError:
@@ -168,7 +170,7 @@ class OidcSignIn:
         except (OSError, ValueError) as error:
             _log.warning("console.issuer_unreachable", issuer=self._issuer.name, reason=str(error))
             raise Refused(
-                problem("overloaded", "The issuer cannot be asked now.", retry_after_s=5)
+                problem("overloaded", "The issuer cannot be reached.", retry_after_s=5)
             ) from None
         begun = _Begun(
             account,
@@ -270,10 +272,10 @@ class OidcSignIn:
             place = self._issuer.name.rstrip("/") + "/.well-known/openid-configuration"
             about = await asyncio.to_thread(self._fetch, place, None)
             if about.get("issuer") != self._issuer.name:
-                raise ValueError("the description is that of another issuer")
+                raise ValueError("the metadata are from another issuer")
             for name in ("authorization_endpoint", "token_endpoint"):
                 if not str(about.get(name, "")).startswith(("https://", "http://")):
-                    raise ValueError(f"the description has no {name}")
+                    raise ValueError(f"the metadata have no {name}")
             self._about, self._about_until_ms = about, now_ms + _KNOWN_MS
         return self._about
 
@@ -292,15 +294,15 @@ def fetch_json(url: str, form: bytes | None) -> Mapping[str, Any]:
         ValueError: What it says is no JSON object, or very long.
     """
     if not url.startswith(("https://", "http://")):
-        raise ValueError("an issuer is at an address of http")
+        raise ValueError("the issuer's URL must begin with https://")
     request = urllib.request.Request(url, form, {"accept": "application/json"})  # noqa: S310
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
         content = answer.read(_MAX_ANSWER_BYTES + 1)
     if len(content) > _MAX_ANSWER_BYTES:
-        raise ValueError("the answer is too long")
+        raise ValueError("the response is too long")
     found = json.loads(content)
     if not isinstance(found, dict):
-        raise ValueError("the answer is no object")  # noqa: TRY004 - of JSON, as any other
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - of JSON, as any other
     return found
 
 

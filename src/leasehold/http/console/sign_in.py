@@ -151,7 +151,7 @@ class SignIn:
         if asked.kind is SignInKind.DEVELOPMENT:
             account = self._development
             if account is None or not self._offers_development(call):
-                raise NotAllowed("There is no development account here.")
+                raise NotAllowed("The development account is not available.")
             return self._sessions.by_right(account, asked.kind, asked.role, "development")
         if asked.account is None:
             raise invalid("$.account", "The member `account` of `$` is missing.")
@@ -160,7 +160,9 @@ class SignIn:
         if asked.kind is SignInKind.SAS and asked.sas is not None:
             query = read_query(asked.sas.strip().removeprefix("?"))
             if not is_signed(query):
-                raise invalid("$.sas", "`sas` has no `sig`: it is no shared access signature.")
+                raise invalid(
+                    "$.sas", "`sas` has no `sig`, so it is not a shared access signature."
+                )
             signed = SignedRequest(
                 method="GET",
                 path=f"/{asked.account}",

@@ -96,7 +96,7 @@ class Workers:
         session_of(self._sessions, call, Operation.PEEK_MESSAGES)
         found = (await self._known(call)).get(call.item)
         if found is None:
-            raise Refused(problem("no-such-route", "No pipeline of this name has reported."))
+            raise Refused(problem("no-such-route", "No pipeline with this name has reported."))
         began_ms, seq, events = found["began_at_ms"], NEWEST, list[Event]()
         reached_ms: int | None = None
         for _ in range(MOST_LOOKS):
@@ -167,12 +167,12 @@ def show_worker(
 def why_stuck(session: Session, silent_s: float | None, quiet_s: float | None) -> str | None:
     """Say why a worker is worth a look; None if it is not."""
     if silent_s is not None and silent_s > session.timeout_s * SILENT_SHARE:
-        return f"no heartbeat for {silent_s:.0f} s, and after {session.timeout_s} s it is lost"
+        return f"no heartbeat for {silent_s:.0f} s; the session is lost after {session.timeout_s} s"
     if quiet_s is None:
         return None
     watchdog_s = session.progress_timeout_s
     if quiet_s > (QUIET_S if watchdog_s is None else watchdog_s * SILENT_SHARE):
-        return f"no sign of progress for {quiet_s:.0f} s"
+        return f"no progress reported for {quiet_s:.0f} s"
     return None
 
 

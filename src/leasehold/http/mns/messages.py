@@ -472,7 +472,7 @@ def read_detail(fields: Mapping[str, Element]) -> Detail:
             types[name] = kind
     for name, value, kind in _entries(fields.get(SYSTEM), "SystemPropertyValue"):
         if name not in _SYSTEM_NAMES or kind != _TEXT:
-            raise invalid_argument(f"The system property {name} of type {kind} is not known.")
+            raise invalid_argument(f"The system property {name} of type {kind} is unknown.")
         if name == _TRACEPARENT:
             traceparent = value
         else:
@@ -537,7 +537,7 @@ def _check_value(name: str, value: str, kind: str) -> None:
     elif kind == "BINARY":
         is_fine = _is_base64(value)
     else:
-        raise invalid_argument(f"The property {name} has a type that is not known.")
+        raise invalid_argument(f"The property {name} has an unknown type.")
     if not is_fine:
         raise invalid_argument(f"The value of the property {name} is not of its type {kind}.")
 

@@ -239,7 +239,7 @@ def read_attributes(root: Element) -> dict[str, Any]:
         sent[LOGGING] = _SWITCH[text]
     for name in ("QueueType", "MessageType"):
         if name in fields and text_of(fields[name]).lower() == _FIFO:
-            raise invalid_argument("There are no queues here that keep the order of messages.")
+            raise invalid_argument("This server has no queues that keep the order of messages.")
     return sent
 
 

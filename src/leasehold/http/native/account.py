@@ -115,7 +115,7 @@ def _read_progress(
             "$.progress",
             len(given),
             (0, MAX_PROGRESS),
-            "The figures are messages: tell of the others with another heartbeat.",
+            "The limit is a number of messages: report the others with another heartbeat.",
         )
     return {
         message_id: None
@@ -163,14 +163,14 @@ async def report_pipeline(call: Call) -> Response:
     queue_name("$.queue", report.queue)
     if report.state not in _PIPELINE_STATES:
         known = ", ".join(_PIPELINE_STATES)
-        raise invalid("$.state", f"{shown(report.state)!r} is no state; there are {known}.")
+        raise invalid("$.state", f"{shown(report.state)!r} is not a state; the states are {known}.")
     parts: tuple[tuple[str, Sequence[wire.StageReport | wire.ExecutorReport], int], ...] = (
         ("$.stages", report.stages, wire.MAX_STAGES),
         ("$.executors", report.executors, wire.MAX_EXECUTORS),
     )
     for field, listed, most in parts:
         if len(listed) > most:
-            raise out_of_range(field, len(listed), (0, most), "The figures are items.")
+            raise out_of_range(field, len(listed), (0, most), "The limit is a number of items.")
         for number, each in enumerate(listed):
             short_text(f"{field}[{number}].name", each.name)
     short_text("$.failure", report.failure)

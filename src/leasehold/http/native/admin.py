@@ -497,7 +497,7 @@ def _states(field: str, given: tuple[str, ...] | None) -> frozenset[MessageState
         if name not in _STATES:
             known = ", ".join(_STATES)
             raise invalid(
-                field, f"{shown(name)!r} is no state; the states are {known}.", value=name
+                field, f"{shown(name)!r} is not a state; the states are {known}.", value=name
             )
     return frozenset(MessageState(name) for name in given)
 
@@ -577,7 +577,7 @@ async def change(call: Call) -> Response:
     action = request.action
     if action not in _CHANGED_BY:
         known = ", ".join(_CHANGED_BY)
-        raise invalid("$.action", f"{shown(action)!r} is no action; there are {known}.")
+        raise invalid("$.action", f"{shown(action)!r} is not an action; the actions are {known}.")
     for name in sorted({name for names in _CHANGED_BY.values() for name in names}):
         if getattr(request, name) is not None and name not in _CHANGED_BY[action]:
             raise invalid(f"$.{name}", f"`{name}` has no meaning for `{action}`.")
@@ -592,7 +592,7 @@ async def change(call: Call) -> Response:
         reason=short_text("$.reason", request.reason),
     )
     if action == "amend" and told == JobChange(force=told.force):
-        raise invalid("$", "Say at least one of `delay_s`, `time_to_live_s` and `priority`.")
+        raise invalid("$", "Send at least one of `delay_s`, `time_to_live_s` and `priority`.")
     if action == "extend-lease" and told.visibility_timeout_s is None:
         raise invalid("$.visibility_timeout_s", "The member `visibility_timeout_s` is missing.")
     plan = JobPlan(
@@ -623,7 +623,7 @@ async def redrive(call: Call) -> Response:
         queue_name("$.target", target)
         queue = call.services.find_queue(call.account, call.queue)
         if queue is not None and target == poison_queue_of(queue.name, queue.settings):
-            raise invalid("$.target", "The messages are in this queue already.", value=target)
+            raise invalid("$.target", "The messages are already in this queue.", value=target)
     plan = JobPlan(
         kind=JobKind.REDRIVE,
         filter=filter_of_body(request.filter),

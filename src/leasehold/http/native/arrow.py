@@ -301,7 +301,7 @@ def _batches(content: bytes) -> Iterator[pa.RecordBatch]:
                 raise invalid(
                     None,
                     "The Arrow stream has too many batches, or metadata that are too large.",
-                    remedy=f"Write it as one record batch, or {MAX_BATCHES:,} at most.",
+                    remedy=f"Write it as one record batch, or at most {MAX_BATCHES:,}.",
                 )
             if schema is None:
                 if message.type != "schema":  # the library would take anything for one
@@ -311,15 +311,15 @@ def _batches(content: bytes) -> Iterator[pa.RecordBatch]:
             elif message.type != "record batch" or _is_compressed(message.metadata):
                 raise invalid(
                     None,
-                    "The Arrow stream is compressed, or has dictionaries: neither is taken.",
-                    remedy="Write it without compression, and columns as plain values.",
+                    "The Arrow stream is compressed, or has dictionaries; neither is supported.",
+                    remedy="Write it without compression and without dictionary encoding.",
                 )
             else:
                 yield pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error) as error:
         raise _unreadable(error) from None
     if schema is None:
-        raise invalid(None, "The body is empty, and no Arrow stream.")
+        raise invalid(None, "The body is empty and not an Arrow stream.")
 
 
 def _unreadable(error: Exception) -> Refused:
@@ -333,7 +333,8 @@ def _check_columns(schema: pa.Schema) -> None:
         if kinds is None:
             known = ", ".join(_COLUMNS)
             raise invalid(
-                shown(field.name), f"There is no column {shown(field.name)!r}; there are {known}."
+                shown(field.name),
+                f"{shown(field.name)!r} is not a column; the columns are {known}.",
             )
         if field.type not in kinds:
             told = " or ".join(map(str, kinds))
@@ -445,7 +446,7 @@ class _Rows:
         if None not in names:
             return names
         if queue is None:
-            detail = "The message names no queue, and neither does the query."
+            detail = "Neither the message nor the query names a queue."
             raise invalid(self._place("queue", names.index(None)), detail)
         return [queue if name is None else name for name in names]
 
@@ -553,7 +554,7 @@ def _named(pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
     named: dict[str, str] = {}
     for name, value in pairs:
         if name in named:
-            raise invalid(_MAPS, f"The property {shown(name)!r} is there twice.")
+            raise invalid(_MAPS, f"The property {shown(name)!r} is repeated.")
         named[name] = value
     return read_properties(_MAPS, named)
 

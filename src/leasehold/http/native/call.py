@@ -257,11 +257,11 @@ def percent_decode(text: str, what: str) -> str:
         Refused: It is not well-formed, or not UTF-8.
     """
     if not text.isascii() or _BROKEN_ESCAPE.search(text):
-        raise invalid(None, f"The percent-encoding of {what} is broken.")
+        raise invalid(None, f"The percent-encoding of {what} is malformed.")
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
-        raise invalid(None, f"The percent-encoding of {what} is not that of UTF-8.") from None
+        raise invalid(None, f"The percent-encoding of {what} is not UTF-8.") from None
 
 
 def read_query(raw: str) -> Pairs:
@@ -299,7 +299,7 @@ def read_params(pairs: Pairs, allowed: frozenset[str]) -> Mapping[str, str]:
                 there, f"This call has no query parameter `{there}`.{_near(name, allowed)}"
             )
         if name in params:
-            raise invalid(name, f"The query parameter `{name}` is there twice.")
+            raise invalid(name, f"The query parameter `{name}` is repeated.")
         params[name] = value
     return params
 
@@ -446,7 +446,7 @@ def short_text(field: str, text: str | None, limit: int = MAX_TEXT) -> str | Non
     """
     if text is not None and not 1 <= len(text) <= limit:
         raise out_of_range(
-            field, len(text), (1, limit), f"The figures are characters: shorten `{field}`."
+            field, len(text), (1, limit), f"The limit is a number of characters: shorten `{field}`."
         )
     return text
 
@@ -543,7 +543,8 @@ class BatchReader(Generic[_T]):
                 place,
                 len(raw),
                 (0, _MAX_PROPERTIES_JSON_BYTES),
-                "The figures are bytes of JSON in the `properties` of a message: send fewer.",
+                "The limit is a number of bytes of JSON in the `properties` of a message: send "
+                "fewer.",
             )
         item.properties = decode_body(_PROPERTIES, raw, place) if raw else None
 
@@ -559,7 +560,7 @@ def too_many(path: str, number: int) -> Refused:
         path,
         number,
         (1, MAX_ITEMS),
-        f"The figures are items: send between one and {MAX_ITEMS:,} in a request.",
+        f"The limit is a number of items: send 1 to {MAX_ITEMS:,} in a request.",
     )
 
 
@@ -625,7 +626,10 @@ def published_names(raw: AnyJson) -> tuple[str, ...]:
 
 def _too_many(number: int) -> Exception:
     return out_of_range(
-        "$.publish", number, (0, MAX_PUBLISHED), "The figures are names: publish fewer at once."
+        "$.publish",
+        number,
+        (0, MAX_PUBLISHED),
+        "The limit is a number of names: publish fewer at once.",
     )
 
 

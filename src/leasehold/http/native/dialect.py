@@ -260,7 +260,7 @@ async def explain_code(call: Call) -> Response:
     """Show what a code means."""
     code = CODES.get(call.item)
     if code is None:
-        detail = f"There is no code {call.item[:100]!r}."
+        detail = f"{call.item[:100]!r} is not a problem code."
         raise Refused(problem("no-such-route", detail, remedy=f"The codes are {', '.join(CODES)}."))
     return call.reply(CodePage(type=PROBLEMS + call.item, code=call.item, **code._asdict()))
 
@@ -641,7 +641,7 @@ def _method_not_allowed(method: str, node: _Node) -> Refused:
     return Refused(
         problem(
             "method-not-allowed",
-            f"This address does not take {method[:20]}.",
+            f"This path does not support {method[:20]}.",
             remedy=f"It takes {allowed}.",
         ),
         (b"allow", allowed.encode("ascii")),

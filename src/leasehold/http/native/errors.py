@@ -97,8 +97,8 @@ def _body_too_large_problem(size_bytes: int, limit_bytes: int, field: str | None
         field=field,
         value=size_bytes,
         limit=limit_bytes,
-        remedy=f"Split it into {-(-size_bytes // limit_bytes)} messages or more, or keep it "
-        "elsewhere and send where it is.",
+        remedy=f"Split it into {-(-size_bytes // limit_bytes)} messages or more, or store the "
+        "body elsewhere and send its location.",
     )
 
 
@@ -129,7 +129,7 @@ def _invalid_queue_name(error: domain.InvalidQueueName) -> Problem:
     reason = _NAME_REASONS[error.reason].format(len(error.name))
     return problem(
         "invalid-queue-name",
-        f"A queue cannot be called {shown(error.name)!r}: the name {reason}.",
+        f"{shown(error.name)!r} is not a valid queue name: the name {reason}.",
         value=shown(error.name),
         reason=error.reason,
     )
@@ -140,8 +140,8 @@ def _receipt_malformed(error: domain.ReceiptMalformed) -> Problem:
 
 
 _VERBS: Final = {
-    "put": "could first be received",
-    "renew": "would be on lease until",
+    "put": "could be received only",
+    "renew": "would be leased until",
     "release": "could be received again only",
 }
 
@@ -150,15 +150,16 @@ def _visibility_past_expiry(error: domain.VisibilityPastExpiry) -> Problem:
     seconds = error.visibility_timeout_s
     return problem(
         "visibility-past-expiry",
-        f"The message {_VERBS[error.verb]} {seconds:,} s from now, when it has expired.",
+        f"The message {_VERBS[error.verb]} {seconds:,} s from now, after it expires.",
         value=seconds,
     )
 
 
 _LOST: Final = {
-    "superseded": "The message was received or renewed since; a later receipt is in force.",
-    "lapsed": "The lease ran out, and in this queue a receipt dies with its lease.",
-    "foreign": "This server never issued the receipt, or issued it for another message.",
+    "superseded": "The message has been received or renewed since; a newer receipt is valid.",
+    "lapsed": "The lease has ended, and in this queue a receipt is valid only while its lease "
+    "lasts.",
+    "foreign": "This server did not issue the receipt, or issued it for another message.",
 }
 
 
@@ -167,7 +168,7 @@ def _lease_lost(error: domain.LeaseLost) -> Problem:
 
 
 def _message_leased(error: domain.MessageLeased) -> Problem:
-    holder = "a client that gave no name" if error.holder is None else repr(shown(error.holder))
+    holder = "an unnamed client" if error.holder is None else repr(shown(error.holder))
     return problem(
         "message-leased",
         f"The message is leased to {holder} until {time_of(error.until_ms)}.",
@@ -178,7 +179,7 @@ def _message_leased(error: domain.MessageLeased) -> Problem:
 
 def _settings_differ(error: domain.SettingsDiffer) -> Problem:
     told = [_difference(name, *pair) for name, pair in error.differences.items()]
-    detail = f"A queue of this name exists already, with other settings: {'; '.join(told)}."
+    detail = f"A queue of this name already exists with different settings: {'; '.join(told)}."
     return problem("settings-differ", detail if told else "")
 
 
@@ -186,7 +187,7 @@ def _difference(name: str, there: object, given: object) -> str:
     plain = str | int | float | None  # what is more than a word or a number is only named
     if isinstance(there, plain) and isinstance(given, plain):
         return f"{name} is {_in_words(there)}, not {_in_words(given)}"
-    return f"{name} is another"
+    return f"{name} differs"
 
 
 def _in_words(value: object) -> str:
@@ -206,7 +207,7 @@ def _session_over(error: domain.SessionOver) -> Problem:
 def _stale_token(error: domain.StaleToken) -> Problem:
     return problem(
         "stale-token",
-        f"Another consumer has attached to the stream since; the token is {error.token} now.",
+        f"Another consumer has attached to the stream since; the current token is {error.token}.",
         token=error.token,
     )
 
@@ -251,7 +252,7 @@ def _member_not_found(error: domain.MemberNotFound) -> Problem:
 def _staged_not_found(error: domain.StagedNotFound) -> Problem:
     name = shown(error.name)
     if error.part is None:
-        detail = f"Nothing is staged, and nothing has been published, under the name {name!r}."
+        detail = f"No transaction named {name!r} is staged or published."
         return problem("staged-not-found", detail, value=name)
     part = shown(error.part)
     detail = f"The transaction {name!r} has no part {part!r}."
@@ -385,19 +386,20 @@ CODES: Final[dict[str, Code]] = {
     "invalid-request": Code(
         400,
         "The request cannot be read",
-        "The body is not the JSON that this call takes, or a query parameter cannot be read: bad "
-        "syntax, a member of the wrong type, or one that the call does not know. Nothing was done.",
-        "Send what the document at /v1/openapi.json shows for this call. `field` names the place.",
+        "The body is not valid JSON for this operation, or a query parameter is invalid: bad "
+        "syntax, a member of the wrong type, or an unknown member. The request had no effect.",
+        "Follow the schema of this operation at /v1/openapi.json. `field` names the invalid "
+        "member.",
     ),
     "out-of-range": Code(
         400,
         "A value is outside its limits",
         "`field` has the value `value`, but may be from `minimum` to `maximum`.",
-        "Send a value between the two; both ends are allowed.",
+        "Send a value from `minimum` to `maximum`, both included.",
     ),
     "invalid-queue-name": Code(
         400,
-        "This cannot be the name of a queue",
+        "The queue name is invalid",
         "The name of a queue is 1 to 256 of A-Z, a-z, 0-9 and dashes, and does not begin with one. "
         "Clients of Azure can use 3 to 63 of a-z, 0-9 and single dashes between them.",
         "Use lower-case letters, digits and single inner dashes, which every protocol takes.",
@@ -407,7 +409,7 @@ CODES: Final[dict[str, Code]] = {
         "The body of a message is too large",
         "The body has `value` bytes, and a message may have `limit`. The size is that of the body "
         "itself, not of its encoding in JSON.",
-        "Split the message, or keep what is large elsewhere and send where it is.",
+        "Split the message, or store large content elsewhere and send its location.",
     ),
     "request-too-large": Code(
         413,
@@ -417,86 +419,89 @@ CODES: Final[dict[str, Code]] = {
     ),
     "receipt-malformed": Code(
         400,
-        "This is no receipt",
-        "What was sent as a receipt does not have the form of one.",
-        "Send the receipt exactly as the last receive or renewal of the message gave it.",
+        "The receipt is malformed",
+        "The value does not have the form of a receipt.",
+        "Send the receipt unchanged, as returned by the last receive or renewal of the message.",
     ),
     "visibility-past-expiry": Code(
         400,
         "The message would expire before it could be received",
-        "The message would become visible only when its time to live has run out.",
+        "The message's time to live ends before the message would become visible.",
         "Choose a shorter delay or visibility timeout, or a longer time to live.",
     ),
     "unauthenticated": Code(
         401,
-        "The request does not prove who sent it",
-        "The request carries no key, signature or token, or one that is not right.",
+        "The request is not authenticated",
+        "The request has no key, signature or token, or an invalid one.",
         "Send `Authorization: Bearer` with the account's key over https, sign the request, or add "
         "a shared access signature to its query.",
     ),
     "forbidden": Code(
         403,
-        "These credentials do not allow this",
-        "The sender is known, but may not do this, or not from there.",
-        "Use credentials that grant the operation. An inspector's key only reads.",
+        "The credentials do not allow this operation",
+        "The caller is authenticated but lacks the permission, or may not use it from this "
+        "address or over this connection.",
+        "Use credentials that grant the operation. An inspector key is read-only.",
     ),
     "csrf-token": Code(
         403,
-        "The request lacks the token of its session",
-        "A session of the console changes things only for the console's own page, which sends the "
-        "session's token along in `x-leasehold-csrf`.",
+        "The request lacks the CSRF token of its session",
+        "With a console session, requests that change something must send the session's token in "
+        "`x-leasehold-csrf`, as the console's own pages do.",
         "Ask GET /console/api/session for `csrf` and send it; or send `Authorization` and no "
         "cookie.",
     ),
     "too-many-sign-ins": Code(
         429,
         "Too many attempts to sign in have failed",
-        "From this address keys and signatures were tried that are not right.",
-        "Wait for as many seconds as `retry_after_s` says, and look for the right key meanwhile.",
+        "Too many invalid keys or signatures were sent from this address.",
+        "Wait `retry_after_s` seconds, then sign in with a valid key or signature.",
     ),
     "no-such-route": Code(
         404,
-        "There is nothing at this address",
-        "The path is none of this protocol.",
+        "The path does not exist",
+        "The native API has no operation with this path.",
         "Look up the path in the document at /v1/openapi.json.",
     ),
     "queue-not-found": Code(
         404,
-        "There is no such queue",
+        "The queue does not exist",
         "The account has no queue of this name.",
         "Create it first: PUT /v1/accounts/{account}/queues/{queue}.",
     ),
     "message-not-found": Code(
         404,
-        "There is no such message",
-        "The queue holds no message of this id: it never did, or the message is completed, removed "
-        "or expired, or was moved to another queue.",
-        "If a worker gets this on completing, the message was completed by another worker, or set "
-        "aside after too many deliveries, which GET /messages/{id} tells: take no further step "
-        "for it.",
+        "The message does not exist",
+        "The queue has no message with this id: the message never existed, was completed, removed "
+        "or moved to another queue, or has expired.",
+        "If a worker gets this error when it completes a message, another worker completed the "
+        f"message, or the server moved it to the poison queue after too many deliveries; GET "
+        f"/messages/{id} shows which. Take no further step for the message.",
     ),
     "job-not-found": Code(
         404,
-        "There is no such job",
-        "The account has no job of this id. A job is forgotten a while after its end.",
+        "The job does not exist",
+        "The account has no job with this id. The server deletes jobs a while after their end.",
         "List the jobs: GET /v1/accounts/{account}/jobs.",
     ),
     "method-not-allowed": Code(
         405,
-        "The address does not take this method",
-        "The path is right, but not with this method.",
+        "The method is not allowed",
+        "The path exists but does not support this method.",
         "Use one of the methods in the header Allow.",
     ),
     "queue-exists": Code(
         409,
-        "The queue is there with other metadata",
-        "A queue of this name exists already, and its metadata are not those sent.",
+        "The queue exists with different metadata",
+        "A queue of this name already exists, and its metadata differ from the metadata in the "
+        "request.",
         "Leave `metadata` out to take the queue as it is, or change them with PATCH.",
     ),
     "settings-differ": Code(
         409,
-        "The queue is there with other settings",
-        "A queue of this name exists already, and has other settings than those sent.",
+        "The queue exists with different settings",
+        "A queue of this name already exists, and its settings differ from the settings in the "
+        "request.",
         "Leave `settings` out to take the queue as it is, or change them with PATCH.",
     ),
     "message-leased": Code(
@@ -514,7 +519,7 @@ CODES: Final[dict[str, Code]] = {
     "lease-lost": Code(
         409,
         "The receipt is not the current one",
-        "The receipt does not act on the message any more. `reason` is `superseded` (received or "
+        "The receipt is no longer valid. `reason` is `superseded` (received or "
         "renewed since), `lapsed` (its lease ran out, and the queue's rule is strict) or `foreign` "
         "(this server never issued it, or it belongs to another message).",
         "Stop working on the message: another worker may hold it. Renew earlier, or ask for a "
@@ -522,119 +527,120 @@ CODES: Final[dict[str, Code]] = {
     ),
     "no-groups": Code(
         409,
-        "The queue knows no groups",
-        "The settings of the queue do not speak of message groups, so none can stand still or be "
-        "held.",
+        "The queue has no group settings",
+        "The settings of the queue have no `groups`, so its message groups can be neither halted "
+        "nor held.",
         "Set `groups` first: PATCH /v1/accounts/{account}/queues/{queue}.",
     ),
     "group-not-held": Code(
         409,
         "The session does not hold the group",
-        "Another session does, or none, or this one does under a newer fence: the hold was "
+        "Another session holds it, no session holds it, or this session holds it with a newer "
+        "fence: the hold was "
         "released, ended by an operator, or ended with its session.",
         "Stop working on the group. Hold it again: POST "
         "/v1/accounts/{account}/queues/{queue}/groups/hold.",
     ),
     "session-not-found": Code(
         404,
-        "There is no such session",
-        "The account has no session of this id. One that is over is forgotten an hour later.",
+        "The session does not exist",
+        "The account has no session with this id. The server deletes a session one hour after its "
+        "end.",
         "Open a new session: POST /v1/accounts/{account}/sessions.",
     ),
     "session-over": Code(
         409,
-        "The session is over",
-        "The session was lost, because no heartbeat came in time, or was ended; `state` says "
-        "which. All its leases have ended.",
-        "Drop the work of the session: others may have its messages. Open a new session before "
-        "you receive again, and send a heartbeat every quarter of its timeout.",
+        "The session has ended",
+        "The session was lost because no heartbeat arrived in time, or it was ended; `state` is "
+        "`lost` or `ended`. All its leases have ended.",
+        "Stop the work of the session: other workers may have its messages. Open a new session "
+        "before you receive again, and send a heartbeat every quarter of its timeout.",
     ),
     "stream-not-found": Code(
         404,
-        "There is no such stream",
+        "The stream does not exist",
         "The queue has no stream of this name.",
         "Attach it first: PUT /v1/accounts/{account}/queues/{queue}/streams/{stream}.",
     ),
     "stale-token": Code(
         409,
         "Another consumer has attached to the stream",
-        "The token is not that of the last attach, which has the token `token`.",
-        "Stop: another run works on the stream. Attach again only if you are to take it over.",
+        "The token is outdated: the last attach returned the token `token`.",
+        "Stop: another consumer reads the stream. Attach again only to take the stream over.",
     ),
     "claim-not-found": Code(
         404,
-        "There is no such claim",
-        "The stream has no claim of this number that can be used: it was never opened, was given "
-        "back, or is still being opened.",
-        "Open it: PUT the address of the claim. An open that found no messages made no claim.",
+        "The claim does not exist",
+        "The stream has no usable claim with this number: it was never opened, was released, or "
+        "is still being opened.",
+        "Open it: PUT the address of the claim. An open that finds no messages creates no claim.",
     ),
     "claim-out-of-turn": Code(
         409,
         "The claim is not the next one",
-        "Claims are opened, and settled, one after the other; `expected` is the number that is "
-        "next.",
-        "Go on with the number `expected`.",
+        "Claims are opened and settled in order of their numbers; `expected` is the next number.",
+        "Continue with the number `expected`.",
     ),
     "claim-settled": Code(
         409,
         "The claim has been settled",
-        "All claims up to `last_settled` are settled, and their messages are gone. `settled_with` "
-        "names the transaction whose publishing did that, if it was one.",
-        "Go on with the number after `last_settled`.",
+        "All claims up to `last_settled` are settled, and their messages are gone. If publishing "
+        "a transaction settled them, `settled_with` is its name.",
+        "Continue with the number after `last_settled`.",
     ),
     "claim-lapsed": Code(
         409,
         "The claim has lapsed",
-        "The claim was not extended before `until_ms`, so that others may take its members.",
-        "Open it again with the same number: while no member was taken it is whole. Extend "
+        "The claim was not extended before `until_ms`, so other consumers may receive its members.",
+        "Open it again with the same number: the claim is complete as long as no other consumer "
+        "has received a member. Extend "
         "earlier, or open with a longer `lease_s`.",
     ),
     "claim-broken": Code(
         409,
-        "Others have taken members of the claim",
-        "Of the `size` members of the claim `lost` are gone: it can not be read as it was.",
-        "Open it again with `accept_loss` to go on with what remains, or give it back.",
+        "Members of the claim were lost",
+        "Of the `size` members of the claim, `lost` are no longer available, so the claim cannot "
+        "be replayed.",
+        "Open it again with `accept_loss` to continue with the remaining members, or release it.",
     ),
     "member-not-found": Code(
         404,
-        "A message is no member of the claim",
-        "An exemption names the message `value`, which is not among the members that the claims "
-        "still have. Nothing was settled.",
+        "The message is not a member of the claim",
+        "An exemption names the message `value`, which is not a remaining member of the claims. "
+        "No claim was settled.",
         "Leave out the exemption: another consumer has the message.",
     ),
     "staged-not-found": Code(
         404,
-        "Nothing is staged under this name",
+        "The staged transaction does not exist",
         "The account has no such transaction, or the transaction has no such part (`value`). "
-        "What is not published vanishes after a time-out. Nothing was done.",
+        "Unpublished messages are discarded after a time-out. The request had no effect.",
         "Stage again, then publish. To publish nothing, send an empty list of `parts`.",
     ),
     "already-published": Code(
         409,
         "The transaction has been published",
-        "Nothing can be staged under the name of a transaction that has been published.",
-        "If this is a repetition, it has been done. For new messages choose another name.",
+        "Messages cannot be staged under the name of a published transaction.",
+        "If this is a retry, the earlier request succeeded. Use another name for new messages.",
     ),
     "chunk-out-of-turn": Code(
         409,
         "The chunk is not the next one",
-        "The chunks of a part are staged one after the other; `expected` is the number of the "
-        "next one.",
-        "Stage from the chunk `expected` on. If that is 0, what was staged has vanished.",
+        "The chunks of a part are staged in order; `expected` is the number of the next chunk.",
+        "Stage from chunk `expected` on. If `expected` is 0, the staged messages were discarded.",
     ),
     "arrow-not-installed": Code(
         406,
         "The server cannot answer in Arrow",
-        "The request asks for an Arrow stream, and the library for it is not installed where the "
-        "server runs.",
-        f"Beside the server {install('arrow')}; or ask for JSON.",
+        "The request asks for an Arrow stream, and the library for it is not installed on the "
+        "server.",
+        f"On the server, {install('arrow')}; or request JSON.",
     ),
     "arrow-not-taken": Code(
         415,
         "The server cannot read Arrow",
-        "The request holds an Arrow stream, and the library for it is not installed where the "
-        "server runs.",
-        f"Beside the server {install('arrow')}; or send JSON.",
+        "The request holds an Arrow stream, and the library for it is not installed on the server.",
+        f"On the server, {install('arrow')}; or send JSON.",
     ),
     "named-twice": Code(
         400,
@@ -644,75 +650,75 @@ CODES: Final[dict[str, Code]] = {
     ),
     "not-done": Code(
         409,
-        "Nothing was done",
+        "The item was not executed",
         "Another item of the same all-or-nothing batch was refused.",
-        "Mend or leave out the refused items, and send the batch again.",
+        "Correct or remove the refused items, and send the batch again.",
     ),
     "invalid-marker": Code(
         400,
-        "This is no place to go on from",
-        "`after` is not what an earlier page gave as `next_after`.",
+        "The page marker is invalid",
+        "`after` is not a `next_after` value of an earlier page.",
         "Start again without `after`.",
     ),
     "internal-error": Code(
         500,
-        "The server met an error of its own",
-        "Something went wrong that should not. Whether anything was done is not known.",
+        "Internal server error",
+        "An unexpected error occurred. Whether the request took effect is unknown.",
         "Look for the Request-Id in the server's log.",
     ),
     "body-unreadable": Code(
         500,
         "The body of the message cannot be read",
-        "The message has a large body, which is kept outside the database and is `missing` or "
-        "`corrupt` there (`reason`). `value` is the id of the message.",
-        "Put the body back from a backup, or give the message a new one (amend-message), or remove "
-        "the message.",
+        "The body of the message is stored outside the database and is `missing` or `corrupt` "
+        "there (`reason`). `value` is the id of the message.",
+        "Restore the body from a backup, set a new body (amend-message), or remove the message.",
     ),
     "store-full": Code(
         503,
         "The disk of the server is full",
-        "Nothing can be put until there is room. Messages can still be received and completed.",
+        "No message can be put until disk space is available. Messages can still be received and "
+        "completed.",
         "Consume messages or give the server more disk, then send the request again.",
     ),
     "overloaded": Code(
         503,
         "Too many requests are waiting",
-        "The server has as many requests waiting as it takes. This one was not begun.",
-        "Send it again after a pause that grows from try to try.",
+        "The server has reached its limit of waiting requests. This request was not executed.",
+        "Retry with exponential back-off.",
     ),
     "stopping": Code(
         503,
         "The server is stopping",
-        "The server takes no more requests. This one was not begun.",
-        "Send it again; the server may be back soon.",
+        "The server accepts no more requests. This request was not executed.",
+        "Retry; the server may be available again soon.",
     ),
     "account-moved": Code(
         503,
         "The account was moved to another store",
-        "The server still looks for the account in the store that it has left. Nothing was done.",
-        "Whoever runs the server names the account's new store in `account_stores` and starts the "
-        "server again; after that, send the request once more. Nothing is lost.",
+        "The server still reads the account from its former store. The request had no effect.",
+        "The operator must set `account_stores` to the account's new store and restart the "
+        "server; then retry. No data are lost.",
     ),
     "store-unavailable": Code(
         503,
-        "The store cannot be used now",
-        "The database or the store of large bodies cannot be reached, or is busy. Nothing was "
-        "done.",
-        "Send it again after a pause that grows from try to try.",
+        "The store is unavailable",
+        "The database or the store of large bodies cannot be reached or is busy. The request had "
+        "no effect.",
+        "Retry with exponential back-off.",
     ),
     "outcome-unknown": Code(
         503,
-        "Whether it was done is not known",
+        "The outcome is unknown",
         "The connection to the database was lost while the request was committed. Whether it took "
-        "effect is not known.",
-        "Send the request again if that does no harm; a message put with a `dedup_key` is not put "
+        "effect is unknown.",
+        "Retry if a repeated request does no harm; a message put with a `dedup_key` is not put "
         "twice.",
     ),
     "store-failed": Code(
         503,
         "The disk failed",
-        "The store failed while writing. Whether the request took effect is not known.",
-        "Look at the server's log. Send the request again when the server is back; a message put "
+        "The store failed while writing. Whether the request took effect is unknown.",
+        "Check the server's log. Retry when the server is available again; a message put "
         "with a `dedup_key` is not put twice.",
     ),
 }

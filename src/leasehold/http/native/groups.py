@@ -49,7 +49,9 @@ async def list_groups(call: Call) -> Response:
     order = call.params.get("order") or "backlog"
     if order not in _GROUP_ORDERS:
         known = ", ".join(_GROUP_ORDERS)
-        raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
+        raise invalid(
+            "order", f"{shown(order)!r} is not an order; the orders are {known}.", value=order
+        )
     only_noisy = param_switch(call, "noisy", default=False)
     only_halted = param_switch(call, "halted", default=False)
     counted = await count_groups(call.services.perform, (call.account, call.queue))
@@ -142,7 +144,10 @@ async def save_state(call: Call) -> Response:
     state = request.state_base64
     if len(state) > MAX_GROUP_STATE_BYTES:
         raise out_of_range(
-            "$.state_base64", len(state), (0, MAX_GROUP_STATE_BYTES), "The figures are bytes."
+            "$.state_base64",
+            len(state),
+            (0, MAX_GROUP_STATE_BYTES),
+            "The limit is a number of bytes.",
         )
     named = call.account, call.queue, call.item, session
     await call.services.perform(SaveGroupState(*named, request.fence, state))

@@ -205,8 +205,8 @@ def read_properties(field: str, properties: Mapping[str, str] | None) -> Mapping
             field,
             size,
             (0, MAX_PROPERTIES_BYTES),
-            "The figures are the bytes of all names and values: shorten them, or put them in the "
-            "body.",
+            "The limit is the number of bytes of all names and values: shorten them, or move them "
+            "to the body.",
         )
     return properties
 
@@ -243,7 +243,7 @@ def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_byt
     if raw == b"null":
         raw = b""
     if (text is not None) + (encoded is not None) + bool(raw) > 1:
-        raise invalid(None, "There is more than one of `body`, `body_base64` and `json`.")
+        raise invalid(None, "Send only one of `body`, `body_base64` and `json`.")
     if text is not None:
         name, body = "body", text.encode()
     elif encoded is not None:
@@ -272,7 +272,7 @@ def saved_of(field: str, raw: msgspec.Raw) -> str:
         Refused: It cannot be read as JSON, also by readers deeper in their stack, or is too large.
     """
     text = _plain_json(
-        field, raw, MAX_SAVED_BYTES, "save less, or keep it elsewhere and save where"
+        field, raw, MAX_SAVED_BYTES, "save less, or store it elsewhere and save its location"
     )
     return REMOVE_SAVED if text is None else text
 
@@ -285,7 +285,7 @@ def result_of(field: str, raw: msgspec.Raw | msgspec.UnsetType) -> str | None:
     """
     if not raw:
         return None
-    hint = "give less, or keep it elsewhere and give where"
+    hint = "send less, or store it elsewhere and send its location"
     return _plain_json(field, raw, MAX_RESULT_BYTES, hint)
 
 
@@ -309,7 +309,10 @@ def _plain_json(field: str, raw: msgspec.Raw, most: int, hint: str) -> str | Non
     size = len(compact.encode())
     if size > most:
         raise out_of_range(
-            field, size, (0, most), f"The figures are bytes of JSON without blanks: {hint} it is."
+            field,
+            size,
+            (0, most),
+            f"The limit is a number of bytes of JSON without blanks: {hint}.",
         )
     return compact
 
@@ -416,7 +419,7 @@ def check_trace(field: str, trace: str) -> None:
         Refused: It is none of W3C's.
     """
     if _TRACEPARENT.fullmatch(trace) is None:
-        raise invalid(field, f"`{field}` is no W3C trace context.", value=trace)
+        raise invalid(field, f"`{field}` is not a W3C trace context.", value=trace)
 
 
 class PutReader:

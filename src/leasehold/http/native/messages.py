@@ -158,9 +158,9 @@ def _group_of(request: ReceiveRequest) -> str | None:
     if group_id is None and not request.next_group:
         return None
     if group_id is not None and request.next_group:
-        raise invalid("$.next_group", "There is one of `group_id` and `next_group` too many.")
+        raise invalid("$.next_group", "Send only one of `group_id` and `next_group`.")
     if request.session is None:
-        raise invalid("$.session", "A group is held by a session: send `session` too.")
+        raise invalid("$.session", "Only a session can hold a group: send `session` too.")
     return NEXT_GROUP if group_id is None else group_id
 
 

@@ -317,7 +317,7 @@ async def set_policies(call: Call) -> Response:
     """Replace all stored access policies."""
     given = read_body(_POLICIES, call).policies
     if len(given) > MAX_POLICIES:
-        raise out_of_range("$.policies", len(given), (0, MAX_POLICIES), "A queue has no more.")
+        raise out_of_range("$.policies", len(given), (0, MAX_POLICIES), "A queue may have no more.")
     found = tuple(_policy(f"$.policies[{place}]", each) for place, each in enumerate(given))
     if len({each.policy_id for each in found}) < len(found):
         raise invalid("$.policies", "Two policies have the same `id`.")
@@ -330,7 +330,7 @@ def _policy(field: str, given: wire.Policy) -> AccessPolicy:
     for name in ("start", "expiry"):
         text = getattr(given, name)
         if text is not None and parse_iso_time(text) is None:
-            raise invalid(f"{field}.{name}", f"`{shown(text)}` is no time in ISO 8601 form.")
+            raise invalid(f"{field}.{name}", f"`{shown(text)}` is not a time in ISO 8601 form.")
     letters = given.permission
     if letters is not None and not (letters and set(letters) <= set(POLICY_PERMISSIONS)):
         raise invalid(f"{field}.permission", f"The letters may be {', '.join(POLICY_PERMISSIONS)}.")
@@ -545,7 +545,9 @@ def _check_bounds(path: str, adaptive: Adaptive | None) -> None:
 def _check_rules(field: str, rules: Mapping[str, TypeTimeout | Advised]) -> None:
     """Check what is set by message type."""
     if len(rules) > MAX_TYPE_RULES:
-        raise out_of_range(field, len(rules), (0, MAX_TYPE_RULES), "The figures are types.")
+        raise out_of_range(
+            field, len(rules), (0, MAX_TYPE_RULES), "The limit is a number of types."
+        )
     for name, rule in rules.items():
         short_text(field, name)
         if not name or PREFIX_END in name[:-1]:
@@ -578,7 +580,9 @@ def _check_ranges(path: str, part: Any) -> None:
 def _check_named(field: str, values: Mapping[str, float], highest: int, lowest: float = 1) -> None:
     """Check what is set by group."""
     if len(values) > MAX_NAMED_GROUPS:
-        raise out_of_range(field, len(values), (0, MAX_NAMED_GROUPS), "The figures are groups.")
+        raise out_of_range(
+            field, len(values), (0, MAX_NAMED_GROUPS), "The limit is a number of groups."
+        )
     for name, value in values.items():
         short_text(field, name, MAX_GROUP_ID)
         within(f"{field}.{name}", value, (lowest, highest))
@@ -618,10 +622,10 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
             detail = "A name is a letter or _ followed by letters, digits and _."
             raise invalid(field, detail, value=name)
         if name.lower().startswith(RESERVED_METADATA):
-            detail = f"Names that begin with {RESERVED_METADATA} are the server's own."
+            detail = f"Names that begin with {RESERVED_METADATA} are reserved for the server."
             raise invalid(field, detail, value=name)
         if _HEADER_TEXT.fullmatch(value) is None:
-            detail = "A value may hold printable characters of Latin-1 only."
+            detail = "A value may contain only printable characters of Latin-1."
             raise invalid(field, detail, value=value)
         size += len(name) + len(value)
     if size > MAX_METADATA_BYTES:
@@ -629,7 +633,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
             "$.metadata",
             size,
             (0, MAX_METADATA_BYTES),
-            "The figures are the bytes of all names and values together.",
+            "The limit is the number of bytes of all names and values together.",
         )
     if len({name.lower() for name in metadata}) < len(metadata):
-        raise invalid("$.metadata", "Two names differ in the case of letters only.")
+        raise invalid("$.metadata", "Two names differ only in the case of letters.")

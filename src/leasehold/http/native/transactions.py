@@ -156,7 +156,10 @@ def _refuse_params(call: Call) -> None:
 def _check_part(field: str, part: str) -> None:
     if len(part) > MAX_NAME:
         raise out_of_range(
-            field, len(part), (0, MAX_NAME), f"The figures are characters: shorten `{field}`."
+            field,
+            len(part),
+            (0, MAX_NAME),
+            f"The limit is a number of characters: shorten `{field}`.",
         )
 
 
@@ -189,7 +192,10 @@ def _parts_of(call: Call) -> tuple[str, ...] | None:
         return None
     if len(parts) > MAX_PUBLISHED_PARTS:
         raise out_of_range(
-            "$.parts", len(parts), (0, MAX_PUBLISHED_PARTS), "The figures are parts: name fewer."
+            "$.parts",
+            len(parts),
+            (0, MAX_PUBLISHED_PARTS),
+            "The limit is a number of parts: name fewer.",
         )
     for number, part in enumerate(parts):
         _check_part(f"$.parts[{number}]", part)
@@ -258,7 +264,7 @@ async def commit(call: Call) -> Response:
         raise too_many("$", count)
     publish = published_names(request.publish)
     if not count and not publish:
-        raise invalid("$", "There is nothing to commit.")
+        raise invalid("$", "The request contains nothing to commit.")
     name = None if request.name is None else checked_name("$.name", request.name)
     await _authorize(call, given, sends=bool(given["send"] or publish))
     lists = await apart(size, _read, call, given)

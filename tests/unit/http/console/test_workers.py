@@ -61,7 +61,7 @@ def test_workers_and_what_they_hold(console: Console) -> None:
     assert [each["session_id"] for each in answer["workers"]] == [stuck, fine, idle]
     worker = answer["workers"][0]
     assert (worker["holder"], worker["holds"], worker["quiet_s"]) == ("stuck", 2, 400)
-    assert worker["stuck"] == "no sign of progress for 400 s"
+    assert worker["stuck"] == "no progress reported for 400 s"
     assert [each["id"] for each in worker["messages"]] == [first["id"], second["id"]]
     held = worker["messages"][0]
     assert (held["queue"], held["type"], held["quiet_s"]) == ("orders", "clip", 400)

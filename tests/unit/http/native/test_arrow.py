@@ -402,7 +402,7 @@ def test_a_repeated_property_is_refused(native: Native) -> None:
     table = pa.table({"body": ["x", "y"], "properties": pa.array(rows, maps)})
     answer = stage(native, written(table))
     assert (answer.code, answer.json["field"]) == ("invalid-request", "properties[1]")
-    assert "'a' is there twice" in answer.json["detail"]
+    assert "'a' is repeated" in answer.json["detail"]
 
 
 def test_the_limit_is_that_of_each_queue(native: Native) -> None:

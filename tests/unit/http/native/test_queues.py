@@ -58,7 +58,8 @@ def test_create_over_other_settings(native: Native) -> None:
         assert status == 200 or answer.code == "settings-differ"
     wanted = {"failure_policy": {"max_failures": 4}, "dedup_window_s": 7, "paused_until_ms": None}
     assert native.send("PUT", path, {"settings": wanted}).json["detail"] == (
-        "A queue of this name exists already, with other settings: failure_policy.max_failures is "
+        "A queue of this name already exists with different settings: failure_policy.max_failures "
+        "is "
         "3, not 4; dedup_window_s is 300, not 7."
     )
 
