@@ -22,7 +22,7 @@ _LEAST: Final = 1.5
 """So wide is at least what happened, however short."""
 _HOLDERS: Final = 6
 """Colours for those who hold leases; then they begin again."""
-_STATES: Final = {"delayed": "hidden by its sender", "visible": "visible", "waiting": "given back"}
+_STATES: Final = {"delayed": "delayed by the producer", "visible": "visible", "waiting": "released"}
 _MARKS: Final = {"killed": "☠ killed", "failed": "✗"}
 _STOOD_STILL: Final = "stood still, and lost the lease"
 _ROOM: Final = 190

@@ -9,14 +9,14 @@ from typing import Final, Literal, TypeAlias
 from leasehold.client.models import Event as Change
 
 Kind: TypeAlias = Literal["delayed", "visible", "leased", "waiting"]
-"""Waiting: given back, to be tried again later."""
+"""Waiting: released, for the next attempt."""
 
 _OVER: Final = {
     "completed": "completed",
     "poisoned": "moved to the poison queue",
     "lapsed": "the lease ran out",
     "lease-ended": "the server ended the lease",
-    "released": "given back",
+    "released": "released",
 }
 
 

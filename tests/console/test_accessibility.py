@@ -138,10 +138,10 @@ def test_by_keyboard_alone(world: World, visitor: Callable[..., Visit]) -> None:
     enter.press("Enter")
     page.wait_for_url(f"**/#/messages/orders/{held.id}")
     expect(page.locator("h1")).to_be_focused()
-    tab_to(visit, visit.button("Take back"))
+    tab_to(visit, visit.button("End lease"))
     enter.press("Enter")
     tab_to(visit, page.locator("dialog [type=submit]"))
     enter.press("Enter")
-    visit.sees("The message was taken back.")
+    visit.sees("The lease was ended.")
     assert queue.get(held.id).state == "visible"
     assert visit.clicks == 0

@@ -50,7 +50,7 @@ def test_claim_is_given_back(world: World, operator: Visit) -> None:
     operator.link("totals").click()
     operator.sees("totals holds 1 claim with 3 messages.")
     operator.button("Release claim 1").click()
-    operator.sees("finds the claim gone when it settles", within="dialog")
+    operator.sees("the server refuses to settle the claim", within="dialog")
     operator.button("Release", within="dialog").click()
     operator.sees("Claim 1 was released: 3 messages can be received again.")
     operator.sees("No claim is open")
@@ -81,8 +81,8 @@ def test_staged_messages(world: World, operator: Visit, action: str) -> None:
     operator.button(action).click()
     if action == "Discard":
         operator.page.locator("dialog input").fill("import")
-    operator.button("Show what it would do", within="dialog").click()
-    operator.sees("It holds 2 messages in 1 part", within="dialog .preview")
+    operator.button("Preview", within="dialog").click()
+    operator.sees("It has 2 messages in 1 part", within="dialog .preview")
     operator.button(action, within="dialog").click()
     if action == "Publish":
         operator.sees("2 messages published.")
@@ -131,7 +131,7 @@ def test_pipeline_with_the_life_of_its_messages(world: World, operator: Visit) -
     world.client.report_pipeline("films", report)
     operator.open("#/pipelines").settle()
     operator.link("films").click()
-    operator.sees("It is at work: 1 of 3 messages over, 1 in work.")
+    operator.sees("It is running: 1 of 3 messages finished, 1 in progress.")
     stages = operator.page.locator("ol.stages > li")
     assert [each.split("\n")[0] for each in stages.all_inner_texts()] == ["scan", "encode"]
     operator.sees("host/123")
@@ -153,7 +153,7 @@ def test_pipeline_with_the_life_of_its_messages(world: World, operator: Visit) -
         ({"store.writable": False}, "bad", "The store takes no new messages"),
         ({"store.failed": True}, "bad", "The store has failed"),
         ({"store.reachable": False}, "bad", "The database cannot be reached"),
-        ({"load.crowded": True}, "bad", "Clients are being refused"),
+        ({"load.crowded": True}, "bad", "The server refuses clients"),
         (
             {"load.connections": 4_000, "load.max_connections": 4_096},
             "warning",
@@ -183,7 +183,7 @@ def test_advice_is_applied_and_taken_back(world: World, operator: Visit) -> None
     queue = world.client.queue("pictures")
     queue.create(settings={"visibility_timeout_s": 1})
     operator.open("#/queues/pictures?tab=advice").settle()
-    operator.sees("Too little is known to advise anything: 0 attempts were seen to end")
+    operator.sees("Not enough data for advice: 0 attempts finished")
     queue.put_many([str(number) for number in range(60)])
     held = queue.receive(60)
     time.sleep(1.2)  # this is the work
@@ -208,9 +208,9 @@ def test_advice_is_applied_and_taken_back(world: World, operator: Visit) -> None
     operator.button("Apply…").click()
     operator.button("Apply", within="dialog").click()
     operator.sees("Advice in force")
-    operator.button("Take back…").click()
-    operator.button("Take back", within="dialog").click()
-    operator.sees("The queue is as it was before the advice.")
+    operator.button("Undo…").click()
+    operator.button("Undo", within="dialog").click()
+    operator.sees("The settings from before the advice are restored.")
     assert queue.info().visibility_timeout_s == 1
     assert queue.info().settings.advised is None
 
@@ -231,15 +231,15 @@ def test_timeouts_by_type_are_set_in_a_form(world: World, operator: Visit) -> No
         return then
 
     form.get_by_role("button", name="Review the rules").click()
-    operator.sees("Nothing is changed.")
+    operator.sees("No changes.")
     form.get_by_role("button", name="Add a rule").click()
     added = form.get_by_role("group", name="New rule")
     added.get_by_label("Message type").fill("encode.*")
     form.get_by_role("button", name="Review the rules").click()
-    operator.sees("A type has two rules.")
+    operator.sees("Two rules have the same type.")
     added.get_by_label("Message type").fill("mail")
-    added.get_by_label("Follows the work from, seconds").fill("5")
-    added.get_by_label("Follows the work up to, seconds").fill("90")
+    added.get_by_label("Adaptive from, seconds").fill("5")
+    added.get_by_label("Adaptive to, seconds").fill("90")
     assert apply() == ["5", "90"]
     assert queue.info().settings.timeouts_by_type == {
         "encode.*": wire.TypeTimeout(visibility_timeout_s=600),
@@ -247,8 +247,8 @@ def test_timeouts_by_type_are_set_in_a_form(world: World, operator: Visit) -> No
     }
 
     mail = form.get_by_role("group", name="mail")
-    mail.get_by_label("Follows the work from, seconds").fill("")
-    mail.get_by_label("Follows the work up to, seconds").fill("")
+    mail.get_by_label("Adaptive from, seconds").fill("")
+    mail.get_by_label("Adaptive to, seconds").fill("")
     mail.get_by_label("Timeout, seconds").fill("20")
     form.get_by_role("button", name="Remove the rule for encode.*").click()
     apply()

@@ -60,7 +60,7 @@ def test_viewer_by_choice(world: World, visitor: Visitor) -> None:
     """Whoever asks to look only gets buttons that cannot be pressed."""
     visit = visitor(world.url)
     visit.page.goto(f"{world.url}/console/")
-    visit.page.get_by_label("Only look, change nothing").check()
+    visit.page.get_by_label("Read-only").check()
     visit.page.get_by_label("Key", exact=True).fill(world.server.key)
     visit.button("Sign in").click()
     expect(visit.page.locator(".role")).to_have_text("viewer")
@@ -82,7 +82,7 @@ def test_signature_of_one_queue_shows_that_queue(world: World, visitor: Visitor)
     visit.page.goto(f"{world.url}/console/")
     visit.page.get_by_label("Shared access signature").check()
     visit.page.get_by_label("Signature", exact=True).fill(signature)
-    visit.page.get_by_label("Queue, if it is for one").fill("orders")
+    visit.page.get_by_label("Queue, if the signature is for one queue").fill("orders")
     visit.button("Sign in").click()
     visit.page.wait_for_url(re.compile("#/queues/orders"))
 

@@ -54,5 +54,5 @@ def test_edits_pauses_and_puts_are_undone(world: World, operator: Visit) -> None
     operator.button("Put messages").click()
     operator.page.locator("dialog [name=body]").fill("two")
     operator.page.locator("dialog [type=submit]").press("Enter")
-    undo("The message is put")
+    undo("The message was put")
     assert [message.body for message in queue.peek(9)] == [b"one"]

@@ -89,7 +89,7 @@ def put_back_what_timed_out(desk: Desk) -> None:
     desk.search("error:timeout failed:12:00")
     desk.button(re.compile("^Select all"))
     desk.button("Redrive")
-    desk.dialog("Try so many first").fill("10")
+    desk.dialog("Canary messages").fill("10")
     desk.confirm(after="14 messages")
     desk.visit.sees(re.compile("10 of 10 match"))
     job = job_of(desk, "redrive")
@@ -111,10 +111,10 @@ def where_the_oldest_message_is(desk: Desk) -> None:
 def take_a_message_from_a_hung_worker(desk: Desk) -> None:
     desk.place("Workers")
     desk.visit.link(re.compile(desk.scene.ids["stuck"])).click()
-    desk.button("Take back")
+    desk.button("End lease")
     desk.dialog("Reason").fill("it hangs")
     desk.confirm()
-    desk.visit.sees("The message was taken back.")
+    desk.visit.sees("The lease was ended.")
     view = desk.world.client.queue("videos").get(desk.scene.ids["stuck"])
     assert view.state == "visible"
 
@@ -167,7 +167,7 @@ def remove_a_message_and_see_who_did(desk: Desk) -> None:
     desk.visit.page.locator("tbody td.main a").first.click()
     desk.button("Remove")
     desk.confirm()
-    desk.visit.sees("The message is not there any more")
+    desk.visit.sees("The message does not exist any more")
     desk.visit.sees(ME)
     assert desk.world.client.queue("invoices").counts().total == 5
 
@@ -194,7 +194,7 @@ def put_a_message(desk: Desk) -> None:
     desk.button("Put messages")
     desk.dialog("Body").fill("dear customer")
     desk.confirm()
-    desk.visit.sees("The message is put")
+    desk.visit.sees("The message was put")
     (message,) = desk.world.client.queue("emails").peek()
     assert message.body == b"dear customer"
 
@@ -204,7 +204,7 @@ def give_a_worker_more_time(desk: Desk) -> None:
     desk.search("4711")
     desk.visit.row("4711").get_by_role("button").click()
     desk.button("Extend lease")
-    desk.dialog("From now on for").fill("2h")
+    desk.dialog("Lease length from now").fill("2h")
     desk.confirm()
     view = desk.world.client.queue("orders").get(desk.scene.ids["order 4711"])
     assert view.lease is not None
@@ -250,7 +250,7 @@ def have_a_tenant_go_on(desk: Desk) -> None:
 
 def whether_the_server_is_well(desk: Desk) -> None:
     desk.place("Server")
-    desk.visit.sees(re.compile("writable|written|writes", re.IGNORECASE))
+    desk.visit.sees(re.compile("accepts messages", re.IGNORECASE))
     desk.visit.sees(re.compile("commit", re.IGNORECASE))
 
 
@@ -276,16 +276,16 @@ def what_is_in_a_message(desk: Desk) -> None:
 def take_back_all_of_a_worker(desk: Desk) -> None:
     desk.place("Workers")
     desk.visit.link("worker-us-1").click()
-    desk.button("Take back all it holds")
+    desk.button("End all leases")
     desk.confirm(after="5 messages")
-    desk.visit.sees("5 messages taken back from worker-us-1")
+    desk.visit.sees("5 messages released from worker-us-1")
     assert desk.world.client.queue("orders").counts().leased == 15
 
 
 def limit_what_is_received(desk: Desk) -> None:
     desk.queue("orders")
     desk.tab("Settings")
-    field = desk.visit.page.get_by_label("Received per second at most")
+    field = desk.visit.page.get_by_label("Receive rate limit")
     field.fill("5")
     field.press("Enter")
     desk.confirm()

@@ -40,7 +40,7 @@ def test_server_goes_and_comes_back(visitor: Visitor, tmp_path: Path) -> None:
         visit = visitor(world.url).sign_in().open("#/").settle()
         expect(visit.page.locator(".connection")).to_have_text("live")
         visit.expect(GONE)
-    visit.sees(re.compile(r"The server has not been reached since \d\d:\d\d:\d\d"))
+    visit.sees(re.compile(r"No connection to the server since \d\d:\d\d:\d\d"))
     expect(visit.page.locator(".connection")).to_have_text("no connection")
     expect(visit.link("orders")).to_be_visible()
     with World(store=tmp_path, port=port) as world:
@@ -84,7 +84,7 @@ def test_session_is_over(world: World, visitor: Visitor) -> None:
     visit.expect("status of 401")
     visit.context.clear_cookies()
     visit.link(re.compile("^Messages"), within="nav.tabs").click()
-    visit.sees("Your session is over.")
+    visit.sees("Your session has ended.")
     visit.button("Use the development account").click()
     expect(visit.page.locator("h1")).to_have_text("orders")
     assert "tab=messages" in visit.page.url

@@ -126,7 +126,7 @@ def test_a_message_given_back() -> None:
         event(2, "released", 5, dequeue_count=1, reason="failed"),
     )
     assert shape(found)[2:] == [("waiting", 2, 5), ("visible", 5, 20)]
-    assert found[1].how == "given back: failed"
+    assert found[1].how == "released: failed"
 
 
 def test_a_lease_that_the_server_ended() -> None:

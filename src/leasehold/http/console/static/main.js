@@ -50,7 +50,7 @@ function Pages() {
   const { parts, params } = useStore(route);
   const load = PAGES[parts[0] ?? ""];
   if (!load) {
-    return html`<${Empty} title="There is no such page"><a href="#/">To the overview</a><//>`;
+    return html`<${Empty} title="This page does not exist"><a href="#/">To the overview</a><//>`;
   }
   const [name, ...rest] = parts;
   return html`<${Page} key=${parts.join("/")} load=${load} name=${name} parts=${rest} params=${params} />`;
@@ -62,7 +62,7 @@ function Page({ load, parts = [], params = {} }) {
   useEffect(() => {
     load().then(
       (module) => setShown({ Content: module.default }),
-      () => setShown({ error: { title: "The page could not be loaded", message: "Is the server there?" } }),
+      () => setShown({ error: { title: "The page could not be loaded", message: "Check that the server is running." } }),
     );
   }, []);
   if (shown === null) return html`<${Loading} />`;

@@ -14,7 +14,7 @@ export const signedOutBecause = new Store("");
 /** An answer that says that something went wrong, or no answer at all (`code` is `unreachable`). */
 export class ApiError extends Error {
   constructor(problem) {
-    super(problem.detail || problem.title || "The server refused without saying why.");
+    super(problem.detail || problem.title || "The server refused the request without a reason.");
     this.code = problem.code ?? "unknown";
     this.title = problem.title ?? "The request failed";
     this.remedy = problem.remedy ?? "";
@@ -63,14 +63,14 @@ export async function request(address, options = {}) {
   } catch (error) {
     if (options.signal?.aborted) throw error;
     const detail = limit.aborted
-      ? `The server has not answered within ${timeoutMs / 1000} seconds.`
+      ? `The server did not respond within ${timeoutMs / 1000} seconds.`
       : "The server cannot be reached.";
-    throw new ApiError({ code: "unreachable", title: "No answer", detail });
+    throw new ApiError({ code: "unreachable", title: "No response", detail });
   }
   if (!answer.ok) {
     const problem = await answer.json().catch(() => ({}));
     if (answer.status === 401 && session.value?.signed_in) {
-      signedOutBecause.set("Your session is over. Sign in again to go on where you were.");
+      signedOutBecause.set("Your session has ended. Sign in again to return to this page.");
       session.set({ ...session.value, signed_in: false });
     }
     throw new ApiError({ status: answer.status, ...problem });

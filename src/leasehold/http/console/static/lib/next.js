@@ -92,10 +92,10 @@ function ofLeased(facts) {
   const who = message.lease?.holder || "its holder";
   const told = [item(message.lease?.until_ms ?? message.visible_at_ms, `The lease ends, unless ${who} renews it. ${afterLapse(facts)}`)];
   const lostMs = session?.state === "live" ? session.last_heartbeat_ms + session.timeout_s * 1000 : Infinity;
-  if (lostMs < told[0].at_ms) told.push(item(lostMs, "The lease ends already then, if its session sends no heartbeat.", "", { session: session.session_id }));
-  if (message.cancel) told.push(item(null, `${who} hears at the next renewal or heartbeat that it is to stop.`, "warning"));
+  if (lostMs < told[0].at_ms) told.push(item(lostMs, "The lease ends at this time if its session sends no heartbeat.", "", { session: session.session_id }));
+  if (message.cancel) told.push(item(null, `The request to stop reaches ${who} with the next renewal or heartbeat.`, "warning"));
   if (policy) told.push(item(null, afterFailure(facts)));
-  told.push(item(null, `When ${who} completes it, it is gone.`));
+  told.push(item(null, `When ${who} completes it, it is removed.`));
   return told;
 }
 
@@ -115,7 +115,7 @@ function afterFailure(facts) {
   if (over) return `If it fails, it goes to ${poisonQueue(facts)}: ${ordinal(over)}.`;
   const failures = list.find((each) => each.name === "max_failures");
   const [low, high] = backoffRange(policy.backoff, message.failures + 1);
-  const wait = high < 0.001 ? "it is visible at once" : `it waits ${span(low, high)} before its next try`;
+  const wait = high < 0.001 ? "it is visible immediately" : `it waits ${span(low, high)} for its next attempt`;
   return `If it fails, ${wait}${failures ? ` (${ordinal(failures)})` : ""}.`;
 }
 
@@ -129,7 +129,7 @@ function span(low, high) {
 function ofClaimed({ message }) {
   return [
     item(message.visible_at_ms, `The claim ${message.under} ends, unless it is extended. Then the message is visible again.`, "", streamOf(message)),
-    item(null, "When the claim is settled, the message is completed with it."),
+    item(null, "When the claim is settled, the message is completed."),
   ];
 }
 
@@ -137,30 +137,30 @@ const streamOf = ({ under }) => ({ stream: under.slice(0, under.lastIndexOf("/")
 
 function ofWaiting(facts) {
   const { message } = facts;
-  const what = message.state === "delayed" ? "Its delay ends, and it is visible" : "It is visible again, for its next try";
+  const what = message.state === "delayed" ? "Its delay ends, and it is visible" : "It is visible again, for its next attempt";
   return [item(message.visible_at_ms, `${what}.`), ...pause(facts)];
 }
 
 function ofStaged({ message }) {
   return [
     item(null, `When transaction ${message.under} is published, it is visible.`, "", { transaction: message.under }),
-    item(null, "When that is discarded, or its time is over, the message is gone."),
+    item(null, "When the transaction is discarded or expires, the message is removed."),
   ];
 }
 
 function ofPoisoned({ message }) {
-  const told = [item(null, "It stays in the poison queue until an operator puts it back or removes it.")];
+  const told = [item(null, "It stays in the poison queue until an operator redrives or removes it.")];
   return message.expires_at_ms === null ? told : [];
 }
 
 function ofExpired() {
-  return [item(null, "It cannot be received any more. Its row is removed a day after its expiry, unless the server is set otherwise.")];
+  return [item(null, "It can no longer be received. Its row is removed a day after its expiry, unless the server is configured otherwise.")];
 }
 
 function expiry({ message, nowMs }) {
   if (message.expires_at_ms == null || message.state === "expired" || message.state === "staged") return [];
   if (message.state === "leased" && message.under) {
-    return [item(message.expires_at_ms, "Its time to live ends: it expires, but not before its claim is over.")];
+    return [item(message.expires_at_ms, "Its time to live ends: it expires when its claim has ended.")];
   }
   const isBefore = message.state !== "visible" && message.state !== "poisoned" && message.expires_at_ms <= message.visible_at_ms;
   const text = isBefore
@@ -184,24 +184,24 @@ function ofVisible(facts) {
   if (paused.length) return paused;
   const evidence = explanation?.evidence ?? {};
   const tell = KEPT_BY[explanation?.code];
-  return [tell ? tell(evidence, facts) : item(null, "The next worker that asks for messages may get it.")];
+  return [tell ? tell(evidence, facts) : item(null, "The next receive may return it.")];
 }
 
 const KEPT_BY = {
-  "waiting-its-turn": ({ ahead }) => item(null, `It is received after ${format.plural(ahead, "message")} that ${ahead === 1 ? "goes" : "go"} first.`),
+  "waiting-its-turn": ({ ahead }) => item(null, `It is received after ${format.plural(ahead, "message")} that ${ahead === 1 ? "comes" : "come"} first.`),
   "behind-priorities": ({ ahead, more_urgent: urgent }) =>
     item(null, `It is received after ${format.plural(ahead, "message")}, ${format.count(urgent)} of them more urgent.`),
   "behind-its-group": ({ behind, behind_state: state, behind_holder: who, behind_until_ms: untilMs }) =>
-    item(untilMs, `Its group goes on, if message ${behind}, which is ${state}${who && state === "leased" ? ` to ${who}` : ""}, is then over.`, "", { message: behind }),
+    item(untilMs, `Its group continues if message ${behind}, which is ${state}${who && state === "leased" ? ` to ${who}` : ""}, is settled by then.`, "", { message: behind }),
   "group-is-held": ({ hold_holder: who, hold_session: session }) =>
-    item(null, `Only ${who || "the holder"} (session ${session}) gets messages of its group, until the hold is released.`, "", { session }),
-  "group-is-halted": () => item(null, "Its group gives nothing until an operator resumes it.", "warning"),
+    item(null, `Only ${who || "the holder"} (session ${session}) receives messages of its group until the hold is released.`, "", { session }),
+  "group-is-halted": () => item(null, "Its group is halted until an operator resumes it.", "warning"),
   "group-rate-used-up": ({ again_ms: atMs }) => item(atMs, "The rate of its group allows the next message."),
   "group-is-full": ({ in_flight: now, max_in_flight: most }) =>
-    item(null, `Its group goes on when one of its ${format.count(now)} messages in flight is over; ${format.count(most)} may be.`),
+    item(null, `Its group continues when one of its ${format.count(now)} messages in flight is settled; the limit is ${format.count(most)}.`),
   "poisoned-at-next-receive": ({ reason, poison_queue: queue }) =>
     item(null, `The next receive moves it to ${queue} instead of delivering it: ${reason} is used up.`, "bad"),
-  "no-receiver": () => item(null, "Nothing, until a worker asks for messages of the queue.", "warning"),
+  "no-receiver": () => item(null, "Nothing happens until a worker receives from the queue.", "warning"),
   "rate-limited": () => item(null, "It is received when the queue's rate allows it."),
 };
 
@@ -212,18 +212,18 @@ export function whatHoldsUp({ view, rules = null, nowMs }) {
   if (group.halt) {
     const by = group.halt.message_id ? `, when message ${group.halt.message_id} was poisoned` : "";
     const because = group.halt.reason ? `: ${group.halt.reason}` : "";
-    told.push(item(null, `It is halted${by}${because}. It gives nothing until it is resumed.`, "bad", group.halt.message_id ? { message: group.halt.message_id } : null));
+    told.push(item(null, `It is halted${by}${because}. None of its messages is delivered until it is resumed.`, "bad", group.halt.message_id ? { message: group.halt.message_id } : null));
   }
-  if (hold) told.push(item(null, `${hold.holder || "A session"} holds it and alone gets its messages, until that is released or its session is over.`, "warning", { session: hold.session }));
+  if (hold) told.push(item(null, `${hold.holder || "A session"} holds it and alone receives its messages until the hold is released or the session ends.`, "warning", { session: hold.session }));
   const first = held[0];
   if (first && rules?.order === "fifo") {
-    const state = first.state === "leased" ? `leased to ${first.holder || "a receiver without a name"}` : first.state;
+    const state = first.state === "leased" ? `leased to ${first.holder || "an unnamed receiver"}` : first.state;
     told.push(item(first.until_ms, `Message ${first.id} comes first in order and is ${state}; the others wait behind it.`, "", { message: first.id }));
   }
   const most = rules?.max_in_flight_of?.[group.group_id] ?? rules?.max_in_flight ?? null;
   if (most !== null && group.in_flight >= most) {
     told.push(item(null, `${format.count(group.in_flight)} of at most ${format.count(most)} messages are in flight.`, "warning"));
   }
-  if (againMs && againMs > nowMs) told.push(item(againMs, "Its rate is used up; it allows the next message then."));
+  if (againMs && againMs > nowMs) told.push(item(againMs, "Its rate is used up; the next message is allowed at this time."));
   return told;
 }

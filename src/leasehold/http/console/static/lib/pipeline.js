@@ -19,19 +19,19 @@ export function sentenceOf(pipeline) {
   const sum = `${format.plural(done, "message")} done.${aside}`;
   const state = stateOf(pipeline);
   if (state === "failed") return `It failed${failure ? `: ${failure}` : ""}. ${sum}`;
-  if (state === "done") return `It is over. ${sum}`;
+  if (state === "done") return `It has finished. ${sum}`;
   if (state === "stopped") return `It was stopped. ${sum}`;
   if (state === "silent") {
-    return `Its driver has not reported for ${format.duration(pipeline.silent_s)}: it has ended without a word, or cannot reach the server. ${sum}`;
+    return `Its driver has not reported for ${format.duration(pipeline.silent_s)}: it has ended without a report or cannot reach the server. ${sum}`;
   }
   const left = perS > 0 && backlog != null && over < expected ? ` About ${format.duration((expected - over) / perS)} left.` : "";
-  return `It is at work: ${format.count(over)} of ${format.plural(expected, "message")} over, ${format.count(inWork)} in work.${aside}${left}`;
+  return `It is running: ${format.count(over)} of ${format.plural(expected, "message")} finished, ${format.count(inWork)} in progress.${aside}${left}`;
 }
 
 /** A short name for who holds a lease: Spark's workers have a long one, with a key that tells runs apart. */
 export function holderOf(holder) {
   const found = /^(\S+) (\d+\.\d+) [0-9a-f]{8,}@([^:]+):(\d+)/.exec(holder);
-  return found ? `task ${found[2]} on ${found[3]}, process ${found[4]}` : holder || "a receiver without a name";
+  return found ? `task ${found[2]} on ${found[3]}, process ${found[4]}` : holder || "an unnamed receiver";
 }
 
 const MOST_LABEL = 40;

@@ -8,7 +8,7 @@ const ENDS = {
   poisoned: "moved to the poison queue",
   lapsed: "the lease ran out",
   "lease-ended": "the server ended the lease",
-  released: "given back",
+  released: "released",
   removed: "removed",
   expired: "expired",
 };

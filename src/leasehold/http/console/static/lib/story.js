@@ -27,17 +27,17 @@ const SENTENCES = {
   discarded: ["warning", discarded],
   claimed: ["", (event) => `Claimed by ${event.target} until ${until(event)}`],
   settled: ["good", (event) => `Completed with claim ${event.target}${took(event)}`],
-  unclaimed: ["warning", (event) => `Back from claim ${event.target}; ${available(event)}`],
-  "queue-created": ["", () => "The queue was made"],
+  unclaimed: ["warning", (event) => `Released from claim ${event.target}; ${available(event)}`],
+  "queue-created": ["", () => "The queue was created"],
   "queue-updated": ["", (event) => `The queue was changed${why(event)}`],
   "queue-paused": ["warning", (event) => `The queue was paused${event.visible_at_ms ? ` until ${until(event)}` : ""}${why(event)}`],
   "queue-resumed": ["good", () => "The queue was resumed"],
   "queue-deleted": ["warning", () => "The queue was deleted"],
   "queue-cleared": ["warning", () => "All messages of the queue were removed"],
-  "group-halted": ["bad", (event) => `Group ${event.group_id} stands still${why(event)}`],
-  "group-resumed": ["good", (event) => `Group ${event.group_id} goes on`],
+  "group-halted": ["bad", (event) => `Group ${event.group_id} was halted${why(event)}`],
+  "group-resumed": ["good", (event) => `Group ${event.group_id} was resumed`],
   "group-held": ["", (event) => `Group ${event.group_id} is held by ${holder(event)}`],
-  "group-released": ["", (event) => `Group ${event.group_id} is held no more by ${holder(event)}`],
+  "group-released": ["", (event) => `Group ${event.group_id} is no longer held by ${holder(event)}`],
   "claim-extended": ["", (event) => `Claim ${event.target} was extended until ${until(event)}`],
   "claim-lapsed": ["warning", (event) => `Claim ${event.target} ran out`],
   "claim-reopened": ["", (event) => `Claim ${event.target} was reopened until ${until(event)}`],
@@ -55,7 +55,7 @@ export function tell(event) {
   return { text: sentence(event), tone };
 }
 
-const holder = (event) => event.holder || "a receiver that gave no name";
+const holder = (event) => event.holder || "an unnamed receiver";
 
 const why = (event) => (event.reason ? `: ${event.reason}` : "");
 
@@ -74,7 +74,7 @@ function took(event) {
 
 function available(event) {
   const ms = (event.visible_at_ms ?? 0) - event.at_ms;
-  return ms > 0 ? `visible ${format.duration(ms / 1000)} later` : "visible at once";
+  return ms > 0 ? `visible ${format.duration(ms / 1000)} later` : "visible immediately";
 }
 
 function life(event) {
@@ -103,8 +103,8 @@ function received(event) {
 }
 
 function renewed(event) {
-  if (event.visible_at_ms <= event.at_ms) return "Made visible at once";
-  if (!event.renewals) return `Put off until ${until(event)}`;
+  if (event.visible_at_ms <= event.at_ms) return "Made visible immediately";
+  if (!event.renewals) return `Deferred until ${until(event)}`;
   return `Renewed by ${holder(event)} until ${until(event)} (renewal ${event.renewals})`;
 }
 
@@ -123,7 +123,7 @@ export const POISON_REASONS = {
   max_deliveries: "too many deliveries",
   max_failures: "too many failures",
   max_interruptions: "too many interruptions",
-  max_lapses: "too many leases that ran out",
+  max_lapses: "too many lapses",
   buried: "its worker buried it",
 };
 

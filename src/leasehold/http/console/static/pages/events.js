@@ -36,7 +36,7 @@ const FIELDS = [
   ["group", "Group"],
   ["holder", "Holder"],
   ["session", "Session"],
-  ["actor", "Who did it"],
+  ["actor", "Actor"],
 ];
 
 function Filter({ filter }) {
@@ -92,21 +92,21 @@ function Log({ filter }) {
   return html`<div class="toolbar">
       <button type="button" aria-pressed=${isPaused} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Resume the tail" : "Pause the tail"}</button>
       ${(waiting.length > 0 || hasGap) && html`<button type="button" class="primary" onClick=${showNew}>Show ${waiting.length}${hasGap || waiting.length >= WAITING ? "+" : ""} new</button>`}
-      <span class="faint">${isPaused ? "Paused: new events are counted, and not shown." : tail.isHeld ? "New events wait while you read." : "New events are shown as they come."}</span>
+      <span class="faint">${isPaused ? "Paused: new events are counted but not shown." : tail.isHeld ? "New events are held back while you read." : "New events are shown as they come."}</span>
     </div>
     <${Problem} error=${error} retry=${more} />
     ${isLoading && html`<${Loading} lines=${8} />`}
     <div ref=${place}>
       ${rows.length > 0 && html`<${Table} caption="Events, newest first" columns=${COLUMNS} rows=${rows} keyOf=${keyOf} />`}
     </div>
-    ${!isLoading && !error && rows.length === 0 && html`<${Empty} title=${isFiltered ? "No event that fits was found" : "The log is empty"}>
-      ${!isOver && reachedMs && html`Looked at all since <${Moment} ms=${reachedMs} />.`}
+    ${!isLoading && !error && rows.length === 0 && html`<${Empty} title=${isFiltered ? "No event matches the filter" : "The event log is empty"}>
+      ${!isOver && reachedMs && html`All events since <${Moment} ms=${reachedMs} /> were searched.`}
     <//>`}
     ${!isLoading &&
     html`<p class="more">${isOver
-      ? html`<span class="faint">This is where the log begins.</span>`
-      : html`<button type="button" disabled=${isLooking} onClick=${more}>${isLooking ? "Looking…" : "Show older ones"}</button>
-          ${reachedMs && html` <span class="faint">Looked at all since <${Moment} ms=${reachedMs} /></span>`}`}</p>`}`;
+      ? html`<span class="faint">Start of the log.</span>`
+      : html`<button type="button" disabled=${isLooking} onClick=${more}>${isLooking ? "Searching…" : "Show older events"}</button>
+          ${reachedMs && html` <span class="faint">Searched back to <${Moment} ms=${reachedMs} /></span>`}`}</p>`}`;
 }
 
 const COLUMNS = [
@@ -114,7 +114,7 @@ const COLUMNS = [
   { key: "type", label: "Type", render: (event) => html`<span class=${tell(event).tone}><${Badge} type=${event.type} /></span>` },
   {
     key: "what",
-    label: "What happened",
+    label: "Event",
     isMain: true,
     render: (event) => html`${tell(event).text} <${Actor} event=${event} />
       <${Details} label=${`Details of event ${keyOf(event)}`}><${EventFacts} event=${event} /><//>`,

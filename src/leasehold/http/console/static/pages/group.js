@@ -15,7 +15,7 @@ const EVERY_MS = 5_000;
 
 export default function Group({ parts }) {
   const [queue, name] = parts;
-  if (!queue || !name) return html`<${Empty} title="No group is named"><a href="#/">To the overview</a><//>`;
+  if (!queue || !name) return html`<${Empty} title="The address has no group"><a href="#/">To the overview</a><//>`;
   return html`<${One} queue=${queue} name=${name} />`;
 }
 
@@ -59,11 +59,11 @@ function HeldUp({ queue, view, rules }) {
   const items = whatHoldsUp({ view, rules, nowMs });
   const { waiting, in_flight: inFlight } = view.group;
   if (items.length === 0) {
-    const rest = waiting ? `${format.plural(waiting, "message waits", "messages wait")} for a worker.` : inFlight ? "All its visible messages have been received." : "It has no messages that wait.";
-    return html`<p class="explanation">Nothing holds the group up. ${rest}</p>`;
+    const rest = waiting ? `${format.plural(waiting, "message waits", "messages wait")} for a worker.` : inFlight ? "All its visible messages have been received." : "It has no waiting messages.";
+    return html`<p class="explanation">The group is not blocked. ${rest}</p>`;
   }
   return html`<div class="explanation">
-    <strong>What holds it up</strong>
+    <strong>What blocks it</strong>
     <${NextList} queue=${queue} items=${items} />
   </div>`;
 }
@@ -75,14 +75,14 @@ function Sums({ queue, group }) {
     <${Stat} label="in flight" href=${messages("leased")}>${format.count(group.in_flight)}<//>
     <${Stat} label="delayed" href=${messages("delayed")}>${format.count(group.delayed)}<//>
     <${Stat} label="deferred" href=${messages("deferred")}>${format.count(group.deferred)}<//>
-    <${Stat} label="oldest that waits"><${Age} ms=${group.oldest_ms} /><//>
+    <${Stat} label="oldest waiting"><${Age} ms=${group.oldest_ms} /><//>
   </div>`;
 }
 
 function Rules({ name, rules, isKnown }) {
   if (!isKnown) return null;
   if (!rules) {
-    return html`<${Section} title="Rules"><p class="faint">The queue has no rules for groups: messages are given out whatever their group is.</p><//>`;
+    return html`<${Section} title="Rules"><p class="faint">The queue has no rules for groups: messages are delivered regardless of their group.</p><//>`;
   }
   const own = (table, usual) => rules[table]?.[name] ?? usual;
   const most = own("max_in_flight_of", rules.max_in_flight);
@@ -90,11 +90,11 @@ function Rules({ name, rules, isKnown }) {
   return html`<${Section} title="Rules">
     <${Facts}
       pairs=${[
-        ["Order", rules.order === "fifo" ? "in the order of their puts" : "any"],
-        ["Turns", rules.fair ? `in turn with others, weight ${own("weights", 1)}` : "as the messages come"],
-        ["In flight at most", most == null ? "no limit" : format.count(most)],
-        ["Rate at most", perS == null ? "no limit" : `${format.rate(perS)}, ${format.count(own("burst_of", rules.burst ?? 1))} at once`],
-        ["When one is poisoned", rules.on_poison === "halt" ? "the group is halted" : "the group goes on"],
+        ["Order", rules.order === "fifo" ? "in the order of sending" : "any"],
+        ["Turns", rules.fair ? `in turn with other groups, weight ${own("weights", 1)}` : "in the order of arrival"],
+        ["Limit in flight", most == null ? "no limit" : format.count(most)],
+        ["Rate limit", perS == null ? "no limit" : `${format.rate(perS)}, ${format.count(own("burst_of", rules.burst ?? 1))} at once`],
+        ["When one is poisoned", rules.on_poison === "halt" ? "the group is halted" : "the group continues"],
       ]}
     />
   <//>`;
@@ -104,7 +104,7 @@ function Hold({ hold }) {
   return html`<${Section} title="Hold">
     <${Facts}
       pairs=${[
-        ["Holder", hold.holder || html`<span class="faint">not known</span>`],
+        ["Holder", hold.holder || html`<span class="faint">unknown</span>`],
         ["Session", html`<a href=${to("workers", hold.session)}>${hold.session}</a>`],
         ["Held for", html`<${Age} ms=${hold.since_ms} />`],
         ["Since", html`<${Moment} ms=${hold.since_ms} />`],
@@ -119,7 +119,7 @@ function Halted({ queue, halt }) {
     <${Facts}
       pairs=${[
         ["Since", html`<${Moment} ms=${halt.since_ms} /> (<${Relative} ms=${halt.since_ms} />)`],
-        ["Why", halt.reason || html`<span class="faint">no reason given</span>`],
+        ["Reason", halt.reason || html`<span class="faint">no reason given</span>`],
         ["Poisoned message", halt.message_id ? html`<a class="mono" href=${to("messages", queue, halt.message_id)}>${halt.message_id}</a>` : undefined],
       ]}
     />
@@ -137,7 +137,7 @@ function InFlight({ queue, held }) {
 const columnsOf = (queue) => [
   { key: "id", label: "Message", isMain: true, render: (row) => html`<a class="mono" href=${to("messages", queue, row.id)}>${row.id}</a>` },
   { key: "state", label: "State", render: (row) => html`<${State} name=${row.state} />` },
-  { key: "holder", label: "Holder", isMain: true, render: (row) => row.holder || html`<span class="faint">gave no name</span>` },
+  { key: "holder", label: "Holder", isMain: true, render: (row) => row.holder || html`<span class="faint">unnamed</span>` },
   { key: "until", label: "Until", render: (row) => html`<${Relative} ms=${row.until_ms} />` },
   { key: "delivery", label: "Delivery", align: "number", render: (row) => format.count(row.dequeue_count) },
   { key: "under", label: "Claim", render: (row) => row.under ?? html`<span class="faint">none</span>` },

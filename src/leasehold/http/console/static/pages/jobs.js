@@ -18,7 +18,7 @@ const KINDS = {
   purge: ["Purge", "purged"],
   redrive: ["Redrive", "redriven"],
   amend: ["Change", "changed"],
-  "end-lease": ["End leases", "taken back"],
+  "end-lease": ["End leases", "released"],
   "extend-lease": ["Extend leases", "extended"],
 };
 
@@ -48,15 +48,15 @@ const columns = (reload) => [
   { key: "queue", label: "Queue", render: ({ queue }) => html`<a href=${to("queues", queue)}>${queue}</a>` },
   { key: "state", label: "State", render: ({ state }) => html`<${State} name=${state} />` },
   { key: "progress", label: "Progress", render: (job) => html`<${Bar} job=${job} />` },
-  { key: "matched", label: "Matched", align: "number", hint: "Messages that the filter fits", render: ({ matched }) => format.count(matched) },
+  { key: "matched", label: "Matched", align: "number", hint: "Messages that match the filter", render: ({ matched }) => format.count(matched) },
   {
     key: "moved",
     label: "Done",
     align: "number",
-    hint: "Messages that it was done to",
+    hint: "Messages changed by the job",
     render: (job) => (job.dry_run ? html`<span class="faint">none</span>` : html`<span>${format.count(job.moved)} <span class="faint">${doneOf(job.kind)}</span></span>`),
   },
-  { key: "actor", label: "Begun by", render: ({ actor }) => actor ?? html`<span class="faint">–</span>` },
+  { key: "actor", label: "Started by", render: ({ actor }) => actor ?? html`<span class="faint">–</span>` },
   { key: "created", label: "Begun", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
   {
     key: "act",
@@ -81,7 +81,7 @@ function AllJobs({ params }) {
   const jobs = data?.jobs ?? [];
   const running = jobs.filter((job) => !isOver(job)).length;
   return html`<${PageHead} title="Jobs" />
-    <p class="faint">What goes through many messages of a queue: purges, redrives, changes. Jobs that are over are kept for seven days.</p>
+    <p class="faint">Jobs change many messages of a queue: purges, redrives, changes. Finished jobs are kept for seven days.</p>
     <div class="toolbar">
       ${queue && html`<span>Of <a href=${to("queues", queue)}>${queue}</a></span> <button type="button" class="small" onClick=${() => setParams({ queue: "" })}>Show all</button>`}
       <span class="faint" role="status">${data && (running ? `${format.plural(running, "job")} running` : "No job is running")}</span>
@@ -90,7 +90,7 @@ function AllJobs({ params }) {
     ${isLoading
       ? html`<${Loading} />`
       : jobs.length === 0
-        ? data && html`<${Empty} title="There are no jobs">They begin on the page of a queue: purge, redrive, or change what a filter finds.<//>`
+        ? data && html`<${Empty} title="There are no jobs">Start one on the page of a queue: purge, redrive, or change the messages that match a filter.<//>`
         : html`<${Table} caption="Jobs, the newest first" columns=${columns(reload)} rows=${jobs} keyOf=${(job) => job.job_id} />`}
     ${jobs.length === limit &&
     limit < MOST &&
@@ -105,13 +105,13 @@ function OneJob({ id }) {
       ${job && html`<${State} name=${job.state} />`}
     <//>
     ${error?.status === 404 && !job
-      ? html`<${Empty} title="There is no such job">Jobs that are over are kept for seven days.<//>`
+      ? html`<${Empty} title="The job does not exist">Finished jobs are kept for seven days.<//>`
       : html`<${Problem} error=${error} retry=${reload} />`}
     ${isLoading && html`<${Loading} />`}
     ${job &&
     html`<p class="explanation">${sentenceOf(job)}</p>
       ${job.state === "canary" &&
-      html`<${Note} tone="warning">It goes on by itself when its first messages have been completed, and stops if one of them fails.<//>`}
+      html`<${Note} tone="warning">It continues automatically when its first messages have been completed, and stops if one of them fails.<//>`}
       <${Section} title="Progress">
         <${Bar} job=${job} />
         <${Facts}
@@ -127,7 +127,7 @@ function OneJob({ id }) {
         <${Facts}
           pairs=${[
             ["Queue", html`<a href=${to("queues", job.queue)}>${job.queue}</a>`],
-            ["Begun by", job.actor],
+            ["Started by", job.actor],
             ["Begun", html`<${Relative} ms=${job.created_at_ms} /> (<${Moment} ms=${job.created_at_ms} />)`],
             ["Last step", html`<${Relative} ms=${job.updated_at_ms} />`],
             ["Dry run", job.dry_run ? "yes: nothing is changed" : "no"],
@@ -157,10 +157,10 @@ function sentenceOf(job) {
   const found = `${format.plural(job.matched, "message")} of ${format.count(job.examined)} examined ${job.matched === 1 ? "matches" : "match"}`;
   const why = job.note ? `: ${job.note}` : "";
   if (job.dry_run && job.state === "done") return `A dry run: ${found}. Nothing was changed.`;
-  if (job.state === "done") return `It is over: ${done}.`;
+  if (job.state === "done") return `It has finished: ${done}.`;
   if (job.state === "stopped") return `It was stopped${why}. Until then ${done}.`;
   if (job.state === "canary") return `It waits for its first messages: ${done} so far.`;
-  return job.dry_run ? `It looks: ${found} so far.` : `It is at work: ${done} so far.`;
+  return job.dry_run ? `It is searching: ${found} so far.` : `It is running: ${done} so far.`;
 }
 
 function stop(job, reload) {
@@ -172,11 +172,11 @@ function stop(job, reload) {
       close=${close}
       act=${async () => {
         const stopped = await post(path("jobs", job.job_id, "stop"));
-        toast(`It is stopped. ${format.plural(stopped.moved, "message")} ${doneOf(stopped.kind)}.`);
+        toast(`The job is stopped. ${format.plural(stopped.moved, "message")} ${doneOf(stopped.kind)}.`);
         await reload();
       }}
     >
-      <p>What it has done stays done: ${format.plural(job.moved, "message")} ${doneOf(job.kind)}. It does not go on by itself; begin a new one for the rest.</p>
+      <p>Changes already made are kept: ${format.plural(job.moved, "message")} ${doneOf(job.kind)}. A stopped job cannot be continued; start a new one for the rest.</p>
     <//>`,
   );
 }

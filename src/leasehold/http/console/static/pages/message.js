@@ -22,7 +22,7 @@ const NEVER_GIVEN = html`<span class="faint">none</span>`;
 
 export default function Message({ parts }) {
   const [queue, id] = parts;
-  if (!queue || !id) return html`<${Empty} title="No message is named"><a href="#/">To the overview</a><//>`;
+  if (!queue || !id) return html`<${Empty} title="The address has no message"><a href="#/">To the overview</a><//>`;
   return html`<${One} queue=${queue} id=${id} />`;
 }
 
@@ -76,8 +76,8 @@ function useMessage(address, explanation) {
 function Gone({ trace, wasSeen }) {
   const last = trace.events.at(-1);
   return html`<${Note} tone="warning">
-    The message is not there${last || wasSeen ? " any more" : ""}${last ? html`: <strong>${tell(last).text}</strong>, <${Relative} ms=${last.at_ms} />` : ""}.
-    ${wasSeen && " What is shown below is how it was last seen here."}
+    The message does not exist${last || wasSeen ? " any more" : ""}${last ? html`: <strong>${tell(last).text}</strong>, <${Relative} ms=${last.at_ms} />` : ""}.
+    ${wasSeen && " The details below show its last known state."}
   <//>`;
 }
 
@@ -115,7 +115,7 @@ function Poisoned({ message }) {
     It failed in <a href=${to("queues", queue)}>${queue}</a> and is in the poison queue <a href=${to("queues", message.queue)}>${message.queue}</a>${" "}
     since <${Moment} ms=${atMs} />: ${POISON_REASONS[reason] ?? reason}.${" "}
     ${isAskedThere && html`<a href=${to("messages", queue, message.id)}>Redrive it from its page in ${queue}</a>, `}
-    <a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>All that failed in ${queue}</a>
+    <a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>All poisoned messages of ${queue}</a>
   <//>`;
 }
 
@@ -123,7 +123,7 @@ function Next({ queue, message, settings, explanation, session }) {
   const nowMs = useNow();
   const items = whatNext({ message, settings, explanation, session, nowMs });
   return html`<${Section} title="What comes next">
-    ${items.length === 0 && html`<p class="faint">Nothing is known to come.</p>`}
+    ${items.length === 0 && html`<p class="faint">No known next event.</p>`}
     <${NextList} queue=${queue} items=${items} />
   <//>`;
 }
@@ -135,7 +135,7 @@ function Lease({ message, session }) {
   return html`<${Section} title="Lease">
     <${Facts}
       pairs=${[
-        ["Holder", holder || html`<span class="faint">gave no name</span>`],
+        ["Holder", holder || html`<span class="faint">unnamed</span>`],
         ["Session", message.session ? html`<a href=${to("workers", message.session)}>${message.session}</a>` : undefined],
         ["Last heartbeat", session ? html`<${Age} ms=${session.last_heartbeat_ms} /> ago` : undefined],
         ["Claim", message.under ? html`<${Under} message=${message} />` : undefined],
@@ -145,17 +145,17 @@ function Lease({ message, session }) {
         ["Renewals", format.count(renewals)],
       ]}
     />
-    <${Progress} part=${part} label="Part of the lease that is over" />
+    <${Progress} part=${part} label="Elapsed part of the lease" />
     ${progress
       ? html`<div class="said">
-          <h3>Progress, as its holder says</h3>
+          <h3>Progress reported by the holder</h3>
           ${progress.fraction != null && html`<${Progress} part=${progress.fraction} label="Progress of the work" />`}
           <p>
             ${progress.fraction != null && html`<strong>${format.percent(progress.fraction)}</strong>`} ${progress.note}${" "}
             <span class="faint"><${Relative} ms=${progress.at_ms} /></span>
           </p>
         </div>`
-      : html`<p class="faint">Its holder has not said how far it is.</p>`}
+      : html`<p class="faint">The holder has not reported progress.</p>`}
   <//>`;
 }
 
@@ -208,7 +208,7 @@ function Budgets({ message, settings }) {
           <meter min="0" max=${most} value=${Math.min(used, most)} aria-label=${`Budget of ${words}`}>${used} of ${most}</meter>
         </li>`,
       )}</ul>`}
-    ${settings && !settings.failure_policy && html`<p class="faint">Its queue has no failure policy: it is tried again and again.</p>`}
+    ${settings && !settings.failure_policy && html`<p class="faint">Its queue has no failure policy: it is retried without limit.</p>`}
   <//>`;
 }
 

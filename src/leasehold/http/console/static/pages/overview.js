@@ -38,13 +38,13 @@ const COLUMNS = [
   },
   stateColumn("visible", "Visible", "Can be received now"),
   stateColumn("leased", "Leased", "Held by a worker or a claim"),
-  stateColumn("delayed", "Delayed", "Put with a delay that is not over"),
-  stateColumn("deferred", "Deferred", "Released with a delay, for a later try"),
-  stateColumn("poisoned", "Poisoned", "Failed too often"),
+  stateColumn("delayed", "Delayed", "Put with a delay that has not ended"),
+  stateColumn("deferred", "Deferred", "Released with a delay, for a later attempt"),
+  stateColumn("poisoned", "Poisoned", "Moved to the poison queue"),
   {
     key: "oldest",
     label: "Oldest",
-    hint: "How long the message that has been visible longest has waited",
+    hint: "Waiting time of the message that has been visible longest",
     align: "number",
     sort: "oldest",
     render: (row) => html`<${Age} ms=${row.oldest_since_ms} />`,
@@ -55,10 +55,10 @@ const COLUMNS = [
   {
     key: "recent",
     label: "Trend",
-    hint: "Messages completed per second, lately",
+    hint: "Messages completed per second, recent",
     render: (row) => {
       const points = (movements.value.get(row.name) ?? []).map(([, out]) => out);
-      return html`<${Sparkline} values=${points} label=${`Completed per second lately, now ${format.rate(row.out_per_s)}`} />`;
+      return html`<${Sparkline} values=${points} label=${`Completed per second, recent; now ${format.rate(row.out_per_s)}`} />`;
     },
   },
 ];
@@ -90,7 +90,7 @@ function All({ params }) {
       ? html`<${Loading} lines=${6} />`
       : rows.length === 0
         ? html`<${Empty} title=${search ? `No queue has “${search}” in its name` : "There are no queues yet"}>
-            ${!search && "Create one here, or have a client create it."}
+            ${!search && "Create one here or with a client."}
           <//>`
         : html`<${Table}
             caption="Queues"
@@ -159,20 +159,20 @@ function createQueue() {
       act=${async ({ name, order }) => {
         const settings = order === "fifo" ? { groups: { order: "fifo" } } : {};
         await put(path("queues", name.trim()), { settings });
-        toast(`The queue ${name.trim()} is there.`);
+        toast(`The queue ${name.trim()} was created.`);
         go(to("queues", name.trim()));
       }}
     >
       <label>
         <span>Name</span>
         <input name="name" required maxlength="256" pattern="[A-Za-z0-9][A-Za-z0-9\\-]*" autocomplete="off" spellcheck="false" />
-        <small class="faint">Letters, digits and dashes. Azure's clients need 3 to 63 small ones.</small>
+        <small class="faint">Letters, digits and dashes. Clients of Azure need 3 to 63 lower-case letters, digits and single dashes.</small>
       </label>
       <label>
         <span>Messages of one group</span>
         <select name="order">
           <option value="none">in any order</option>
-          <option value="fifo">in the order of their puts</option>
+          <option value="fifo">in the order of sending</option>
         </select>
       </label>
     <//>`,

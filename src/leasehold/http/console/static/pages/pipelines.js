@@ -24,7 +24,7 @@ const COLUMNS = [
   { key: "state", label: "State", render: (pipeline) => html`<${State} name=${stateOf(pipeline)} />` },
   { key: "queue", label: "Queue", render: ({ queue }) => html`<a href=${to("queues", queue)}>${queue}</a>` },
   { key: "progress", label: "Over", render: (pipeline) => html`<${Over} pipeline=${pipeline} />` },
-  { key: "work", label: "In work", align: "number", render: ({ in_work: value }) => format.count(value) },
+  { key: "work", label: "In progress", align: "number", render: ({ in_work: value }) => format.count(value) },
   { key: "rate", label: "Done", align: "number", render: ({ per_s: value }) => format.rate(value) },
   { key: "poisoned", label: "Set aside", align: "number", render: ({ poisoned }) => html`<span class=${poisoned ? "bad" : "faint"}>${format.count(poisoned)}</span>` },
   { key: "executors", label: "Executors", align: "number", render: ({ executors }) => format.count(executors.length) },
@@ -35,7 +35,7 @@ const COLUMNS = [
 function Over({ pipeline }) {
   const { over, expected } = totalsOf(pipeline);
   return html`<div class="meter">
-    <${Progress} part=${expected ? over / expected : 0} label=${`Messages of ${pipeline.name} that are over`} />
+    <${Progress} part=${expected ? over / expected : 0} label=${`Finished messages of ${pipeline.name}`} />
     <span>${format.count(over)} of ${format.count(expected)}</span>
   </div>`;
 }
@@ -44,12 +44,12 @@ function AllPipelines() {
   const { data, error, isLoading, reload } = useResource(ALL, { everyMs: LIST_EVERY_MS });
   const pipelines = data?.pipelines ?? [];
   return html`<${PageHead} title="Pipelines" />
-    <p class="faint">Work in stages on Spark. A pipeline reports here while it runs, under the name that it was given, or that of its queue.</p>
+    <p class="faint">Work in stages on Spark. A running pipeline reports here under its name, by default that of its queue.</p>
     <${Problem} error=${error} retry=${reload} />
     ${isLoading
       ? html`<${Loading} />`
       : pipelines.length === 0
-        ? data && html`<${Empty} title="No pipeline has reported lately">Run one with <code>leasehold pipeline run</code>, or try <code>make demo</code>.<//>`
+        ? data && html`<${Empty} title="No pipeline has reported recently">Run one with <code>leasehold pipeline run</code>, or try <code>make demo</code>.<//>`
         : html`<${Table} caption="Pipelines" columns=${COLUMNS} rows=${pipelines} keyOf=${({ name }) => name} />`}`;
 }
 
@@ -69,10 +69,10 @@ function OnePipeline({ name }) {
     ${data &&
     !reported &&
     html`<${Note} tone="info">
-      No pipeline has reported under this name yet. What happens to the messages of the queue ${queue} is below all the same.
+      No pipeline has reported under this name yet. The events of queue ${queue} are shown below anyway.
     <//>`}
     ${reported && html`<${Reported} pipeline=${reported} />`}
-    ${!isLoading && html`<${Section} title="What happened to each message"><${PipelineTimeline} key=${queue} pipeline=${pipeline} /><//>`}
+    ${!isLoading && html`<${Section} title="Timeline of each message"><${PipelineTimeline} key=${queue} pipeline=${pipeline} /><//>`}
     ${reported?.executors.length > 0 && html`<${Section} title="Executors"><${Executors} pipeline=${reported} /><//>`}
     ${reported && html`<${Section} title="Facts"><${RunFacts} pipeline=${reported} /><//>`}`;
 }
@@ -82,11 +82,11 @@ function Reported({ pipeline }) {
   return html`<p class="explanation">${sentenceOf(pipeline)}</p>
     <div class="stats">
       <${Stat} label="done" tone="good">${format.short(done)}<//>
-      <${Stat} label="in work">${format.short(inWork)}<//>
+      <${Stat} label="in progress">${format.short(inWork)}<//>
       <${Stat} label="wait">${format.short(waiting + (backlog ?? 0))}<//>
       <${Stat} label="done per second">${format.rate(pipeline.per_s)}<//>
       <${Stat} label="set aside" tone=${poisoned ? "bad" : ""}>${format.short(poisoned)}<//>
-      <${Stat} label="failed, tried again" tone=${failed ? "warning" : ""}>${format.short(failed)}<//>
+      <${Stat} label="failed, retried" tone=${failed ? "warning" : ""}>${format.short(failed)}<//>
       <${Stat} label="lost leases" tone=${lost ? "warning" : ""}>${format.short(lost)}<//>
     </div>
     <${Section} title="Stages"><${Stages} pipeline=${pipeline} /><//>`;
@@ -116,7 +116,7 @@ function Stages({ pipeline }) {
 const EXECUTOR_COLUMNS = [
   { key: "name", label: "Executor", isMain: true, render: ({ name }) => name },
   { key: "tasks", label: "Tasks", align: "number", render: ({ tasks }) => format.count(tasks ?? 0) },
-  { key: "work", label: "In work", align: "number", render: ({ in_work: value }) => format.count(value ?? 0) },
+  { key: "work", label: "In progress", align: "number", render: ({ in_work: value }) => format.count(value ?? 0) },
   { key: "done", label: "Done", align: "number", render: ({ done }) => format.count(done ?? 0) },
 ];
 

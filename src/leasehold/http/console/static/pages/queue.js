@@ -35,9 +35,9 @@ const TILES = [
   ["visible", "can be received"],
   ["leased", "held by workers"],
   ["delayed", "put with a delay"],
-  ["deferred", "wait for another try"],
-  ["poisoned", "failed too often"],
-  ["expired", "too old"],
+  ["deferred", "wait for the next attempt"],
+  ["poisoned", "moved to the poison queue"],
+  ["expired", "past their time to live"],
 ];
 
 export default function QueuePage({ parts, params }) {
@@ -48,7 +48,7 @@ export default function QueuePage({ parts, params }) {
   if (!data) {
     return html`<${PageHead} title=${name} crumbs=${[["Queues", to()]]} />
       ${isLoading ? html`<${Loading} lines=${6} />` : error?.status === 404
-        ? html`<${Empty} title="There is no such queue"><a href=${to()}>To all queues</a><//>`
+        ? html`<${Empty} title="The queue does not exist"><a href=${to()}>To all queues</a><//>`
         : html`<${Problem} error=${error} retry=${reload} />`}`;
   }
   const counts = newest(data, live);
@@ -141,7 +141,7 @@ function Content({ load, ...props }) {
   useEffect(() => {
     load().then(
       (module) => setShown({ Part: module.default }),
-      () => setShown({ error: { title: "This part of the page could not be loaded", message: "Is the server there?" } }),
+      () => setShown({ error: { title: "This part of the page could not be loaded", message: "Check that the server is running." } }),
     );
   }, []);
   if (shown === null) return html`<${Loading} lines=${6} />`;

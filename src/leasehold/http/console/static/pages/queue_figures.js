@@ -74,12 +74,12 @@ function Throughput({ span, figures, live }) {
     </select></label>`;
   return html`<${Section} title="Throughput" actions=${choose}>
     ${error?.status === 404
-      ? html`<p class="faint">The server tells no figures of the past.</p>`
+      ? html`<p class="faint">The server does not provide past figures.</p>`
       : html`<${Problem} error=${error} retry=${reload} />`}
     ${isLoading && html`<${Loading} lines=${6} />`}
-    ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no figures of the past. The setting is <code>event_log</code>.<//>`}
+    ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no past figures. The setting is <code>event_log</code>.<//>`}
     ${data?.logged && html`<${Plot} data=${columns} series=${SERIES} label=${inWords(columns, name)} />`}
-    ${data?.logged && data.complete === false && data.reached_ms && html`<p class="faint">Figures reach back to <${Moment} ms=${data.reached_ms} />; what was before was not looked at.</p>`}
+    ${data?.logged && data.complete === false && data.reached_ms && html`<p class="faint">Figures reach back to <${Moment} ms=${data.reached_ms} />; older events were not read.</p>`}
     ${live?.in_per_s != null && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} failed.</p>`}
   <//>`;
 }
@@ -112,7 +112,7 @@ function Times({ figures }) {
   const handling = data?.handling_s;
   return html`<${Section} title="Waiting and handling">
     ${!dwell && !handling
-      ? html`<p class="faint">Nothing was received lately, or nothing of it is recorded.</p>`
+      ? html`<p class="faint">No receives were recorded recently.</p>`
       : html`<div class="table-wrap"><table>
           <caption class="hidden-visually">Times that messages waited and were handled</caption>
           <thead><tr><th scope="col">Time</th><th scope="col" class="number">From visible to received</th><th scope="col" class="number">From received to completed</th></tr></thead>
@@ -139,11 +139,11 @@ function Activity({ queue, info }) {
         ["Last put", html`<${Relative} ms=${activity.last_send_ms} />`],
         ["Last received", html`<${Relative} ms=${activity.last_receive_ms} />${activity.last_receiver && ` by ${activity.last_receiver}`}`],
         ["Last completed", html`<${Relative} ms=${activity.last_complete_ms} />`],
-        ["Receives that wait now", format.count(activity.waiting)],
-        ["Visible for the longest", oldest.visible === undefined ? "–" : format.duration(oldest.visible)],
-        ["Leased for the longest", oldest.leased === undefined ? "–" : format.duration(oldest.leased)],
+        ["Waiting receives", format.count(activity.waiting)],
+        ["Oldest visible message", oldest.visible === undefined ? "–" : format.duration(oldest.visible)],
+        ["Oldest lease", oldest.leased === undefined ? "–" : format.duration(oldest.leased)],
         ["Visibility timeout", format.duration(info.visibility_timeout_s)],
-        ["Received per second at most", settings.max_receives_per_s === null ? undefined : format.rate(settings.max_receives_per_s)],
+        ["Receive rate limit", settings.max_receives_per_s === null ? undefined : format.rate(settings.max_receives_per_s)],
         ["In claims", counts.claimed ? html`<a href=${to("queues", queue, { tab: "streams" })}>${format.count(counts.claimed)}</a>` : undefined],
         ["Created", html`<${Moment} ms=${createdMs} />`],
       ]}
@@ -162,7 +162,7 @@ function Adaptive({ adaptive, queue }) {
   return html`<${Section} title="Adaptive visibility timeout" actions=${html`<a href=${to("queues", queue, { tab: "advice" })}>Advice</a>`}>
     <p>It is <strong>${format.duration(adaptive.timeout_s)}</strong> now${adaptive.because && html`: ${adaptive.because}`}</p>
     ${history.length > 1 &&
-    html`<${Plot} data=${data} series=${[{ label: "timeout", unit: format.duration, isStepped: true }]} label=${`The timeout as it moved, now ${format.duration(adaptive.timeout_s)}`} />`}
+    html`<${Plot} data=${data} series=${[{ label: "timeout", unit: format.duration, isStepped: true }]} label=${`Timeout over time, now ${format.duration(adaptive.timeout_s)}`} />`}
   <//>`;
 }
 
@@ -176,15 +176,15 @@ function Poisoned({ queue, info, counts, poisonQueue, reload }) {
   if (!counts.poisoned) return null;
   const redrive = () =>
     actOnAll(queue, actionNamed("redrive"), { state: "poisoned" }, reload, {
-      title: `Redrive what failed in ${queue}`,
+      title: `Redrive poisoned messages of ${queue}`,
       narrowing: ["error", "since", "type", "group"],
     });
-  const purge = () => actOnAll(queue, PURGE, { state: "poisoned" }, reload, { type: queue, title: `Purge what failed in ${queue}` });
+  const purge = () => actOnAll(queue, PURGE, { state: "poisoned" }, reload, { type: queue, title: `Purge poisoned messages of ${queue}` });
   const actions = html`<${ActionButton} kind="primary" onClick=${redrive}>Redrive<//>
     <${ActionButton} kind="danger" onClick=${purge}>Purge poisoned messages<//>`;
   return html`<${Section} title="Poisoned messages" actions=${actions}>
     <p><a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>${format.plural(counts.poisoned, "message")}</a>
-      ${" "}failed too often and lie in the poison queue <a href=${to("queues", place)}>${place}</a>.</p>
+      ${" "}are in the poison queue <a href=${to("queues", place)}>${place}</a>.</p>
   <//>`;
 }
 
@@ -207,7 +207,7 @@ function deleteQueue(queue) {
   };
   openDialog(
     (close) => html`<${FormDialog} title=${`Delete ${queue}`} action="Delete the queue" danger type=${queue} close=${close} act=${act}>
-      <p>The queue and all its messages are removed for ever, those that workers hold as well. Its poison queue stays.</p>
+      <p>The queue and all its messages are permanently removed, including leased messages. Its poison queue is kept.</p>
     <//>`,
   );
 }

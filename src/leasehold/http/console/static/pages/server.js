@@ -63,31 +63,31 @@ export function troublesOf(figures, offset) {
   const warn = (what, remedy) => troubles.push({ tone: "warning", what, remedy });
   if (store.failed) {
     bad(
-      "The store has failed, and the server does nothing more.",
-      "Look at the end of the server's log for what happened, see that the disk is sound, and start the server again. What was acknowledged is on the disk.",
+      "The store has failed, and the server has stopped serving requests.",
+      "Check the end of the server's log for the cause, check the disk, and restart the server. Acknowledged changes are on the disk.",
     );
   } else if (!store.reachable) {
     bad(
       "The database cannot be reached.",
-      "See that it runs and that the network lets the server through. The server tries again by itself, and clients are told to come back.",
+      "Check that it is running and that the server can reach it. The server retries automatically, and clients get 503 with Retry-After.",
     );
   } else if (!store.writable) {
     bad(
       "The store takes no new messages; the disk is probably full. Messages can still be received and completed.",
-      "Let the consumers run, clear a queue that you can do without, or make room on the disk. The server notices within a second or two; it need not be restarted.",
+      "Let the consumers run, clear a queue that is not needed, or free disk space. The server notices within a second or two; no restart is needed.",
     );
   }
   if (!store.durable) {
     warn(
       "Commits are not on the disk when they are acknowledged.",
-      "A power cut may lose messages. Serve with a store that syncs, unless this is a test.",
+      "A power failure may lose messages. Use a store that syncs, unless this is a test.",
     );
   }
-  if (figures.draining) warn("The server is about to stop.", "It takes no new connections and finishes what it has.");
+  if (figures.draining) warn("The server is stopping.", "It accepts no new connections and finishes the requests in progress.");
   if (load.crowded) {
     bad(
-      "Clients are being refused for want of room.",
-      "See below which limit is reached. Fewer or longer connections help, or a higher limit in the server's settings.",
+      "The server refuses clients because a limit is reached.",
+      "The limits are below. Use fewer or longer connections, or raise the limit in the server's settings.",
     );
   }
   const files = ["Open files", figures.process.open_files, figures.process.max_open_files];
@@ -95,45 +95,45 @@ export function troublesOf(figures, offset) {
     if (most && now / most >= NEARLY_FULL) {
       warn(
         `${name}: ${format.count(now)} of ${format.count(most)}.`,
-        "Beyond the limit clients are refused. Add servers, slow the clients down, or raise the limit in the server's settings.",
+        "Beyond the limit the server refuses clients. Add servers, slow the clients down, or raise the limit in the server's settings.",
       );
     }
   }
   if (isNearlyFull(disk)) {
     warn(
       `Only ${format.bytes(disk.free_bytes)} are free on the disk.`,
-      `When it is full, new messages are refused, and consumers go on in the ${format.bytes(disk.reserve_bytes)} kept for them. Make room.`,
+      `When it is full, the server refuses new messages, and consumers continue with the reserve of ${format.bytes(disk.reserve_bytes)}. Free disk space.`,
     );
   }
   if (commits.p95_s !== null && commits.p95_s >= SLOW_COMMIT_S) {
     warn(
       `Commits are slow: one in twenty takes ${seconds(commits.p95_s)} or more.`,
-      "Every request that changes something waits for one. The disk is slow or busy with something else; a disk with a write cache that survives a power cut helps most.",
+      "Every request that changes data waits for a commit. The disk is slow or busy; a disk with a power-loss-protected write cache helps most.",
     );
   }
   if (log.lag_s >= LAGGING_S) {
     warn(
       `The export of the event log is ${seconds(log.lag_s)} behind.`,
-      "See that the folder for exports can be written to and has room; the server's log says what failed. No event is lost meanwhile.",
+      "Check that the export folder is writable and has free space; the server's log has the error. No event is lost meanwhile.",
     );
   }
   if (Math.abs(clock.wall_drift_s) >= DRIFT_S) {
     warn(
       `The machine's clock has moved by ${seconds(clock.wall_drift_s)} against the time since the start.`,
-      "The server goes on by its own time, so leases are not affected. Have the clock kept by NTP.",
+      "The server continues with its own time, so leases are not affected. Synchronize the clock with NTP.",
     );
   }
   if (offset !== null && Math.abs(offset) > CLOCKS_APART_MS) {
     warn(
       `This browser's clock and the server's are ${seconds(Math.abs(offset) / 1000)} apart.`,
-      "All pages show times by the server's. Set the clock that is wrong.",
+      "All pages show the server's time. Correct the wrong clock.",
     );
   }
   return troubles.sort((one, other) => (one.tone === other.tone ? 0 : one.tone === "bad" ? -1 : 1));
 }
 
 function Verdict({ troubles }) {
-  if (troubles.length === 0) return html`<${Note} tone="good">All is well: the store takes messages, and no limit is near.<//>`;
+  if (troubles.length === 0) return html`<${Note} tone="good">No problems: the store accepts messages, and no limit is close.<//>`;
   return troubles.map(({ tone, what, remedy }) => html`<${Note} key=${what} tone=${tone}><strong>${what}</strong> ${remedy}<//>`);
 }
 
@@ -142,7 +142,7 @@ function Figures({ figures }) {
   return html`<div class="stats">
     <${Stat} label="commands">${perSecond(commands.per_s)}<//>
     <${Stat} label="commits">${perSecond(commits.per_s)}<//>
-    <${Stat} label="commands per commit" hint="what waits together is committed together">
+    <${Stat} label="commands per commit" hint="waiting commands share a commit">
       ${commands.per_commit === null ? "–" : commands.per_commit.toFixed(1)}
     <//>
     <${Stat} label="commit, mean">${seconds(commits.mean_s)}<//>
@@ -178,8 +178,8 @@ function Commits({ figures, history }) {
         ["Commands since the start", format.count(commands.total)],
       ]}
     />
-    <p class="faint">A commit is written and synced to the disk before anybody is answered; its time is mostly that of the sync.</p>
-    <h3>Time of a commit</h3>
+    <p class="faint">The server responds after a commit is synced to the disk; most of the time of a commit is the sync.</p>
+    <h3>Duration of commits</h3>
     <${Lines} data=${times} series=${TIMES} label=${`Time of commits since this page was opened; now half take up to ${seconds(commits.p50_s)}`} height=${180} />
     <h3>Commands and commits</h3>
     <${Lines} data=${rates} series=${RATES} label=${`Commands and commits per second since this page was opened; now ${perSecond(commands.per_s)} and ${perSecond(commits.per_s)}`} height=${180} />`;
@@ -187,7 +187,7 @@ function Commits({ figures, history }) {
 
 // A plot of what was told since the page was opened; of one moment there is nothing to draw.
 function Lines({ data, ...others }) {
-  if (data[0].length < 2) return html`<p class="faint">It is drawn from the second time on that the server tells, in a few seconds.</p>`;
+  if (data[0].length < 2) return html`<p class="faint">The plot appears in a few seconds, with the second measurement.</p>`;
   return html`<${Plot} data=${data} ...${others} />`;
 }
 
@@ -202,8 +202,8 @@ const useColumns = (history, valuesOf) =>
 
 const metersOf = (load) => [
   ["Connections", load.connections, load.max_connections],
-  ["Requests that wait for the store", load.pending_requests, load.max_pending_requests],
-  ["Receives that wait for messages", load.waiting_receives, load.max_waiting_receives],
+  ["Requests waiting for the store", load.pending_requests, load.max_pending_requests],
+  ["Receives waiting for messages", load.waiting_receives, load.max_waiting_receives],
   ["Bytes in buffers", load.buffered_bytes, load.max_buffered_bytes, format.bytes],
 ];
 
@@ -245,11 +245,11 @@ function StoreFacts({ figures }) {
       pairs=${[
         ["Free on the disk", disk.free_bytes === null ? undefined : format.bytes(disk.free_bytes)],
         ["Files of the server", disk.data_bytes == null ? undefined : format.bytes(disk.data_bytes)],
-        ["Kept for consumers when it is full", disk.reserve_bytes ? format.bytes(disk.reserve_bytes) : "nothing"],
+        ["Reserve for consumers when the disk is full", disk.reserve_bytes ? format.bytes(disk.reserve_bytes) : "nothing"],
         ["Store", store.kind],
-        ["Takes messages", store.writable ? "yes" : "no"],
+        ["Accepts messages", store.writable ? "yes" : "no"],
         ["Reachable", store.reachable ? "yes" : "no"],
-        ["On the disk before it is acknowledged", store.durable ? "yes" : "no"],
+        ["Synced to disk before acknowledgement", store.durable ? "yes" : "no"],
       ]}
     />
     <details>
@@ -272,7 +272,7 @@ function Process({ figures, history, offset }) {
         ["Started", html`<${Moment} ms=${figures.started_at_ms} />`],
         ["Drift of the machine's clock", seconds(clock.wall_drift_s)],
         ["This browser's clock", offset === null ? undefined : `${seconds(Math.abs(offset) / 1000)} ${offset > 0 ? "behind" : "ahead"}`],
-        ["These figures are from", html`<${Relative} ms=${figures.now_ms} />`],
+        ["Time of these figures", html`<${Relative} ms=${figures.now_ms} />`],
       ]}
     />
     <h3>Processor</h3>
@@ -281,30 +281,30 @@ function Process({ figures, history, offset }) {
 
 function EventLog({ log }) {
   if (!log.exporting) {
-    return html`<p>Events are kept in the store, and not exported. Set a folder for exports in the server's settings to have them as Parquet files.</p>`;
+    return html`<p>Events are kept in the store and not exported. Set events_folder in the server's settings to export them as Parquet files.</p>`;
   }
   return html`<${Facts}
     pairs=${[
       ["Events exported since the start", format.count(log.exported)],
-      ["Behind by", seconds(log.lag_s)],
-      ["Batches to be exported", format.count(log.lag_batches)],
+      ["Lag", seconds(log.lag_s)],
+      ["Batches not exported yet", format.count(log.lag_batches)],
     ]}
   />`;
 }
 
 // Reasons for which the server refuses, in words.
 const REASONS = {
-  overloaded: "Answered “busy”: too many requests waited for the store",
-  malformed: "Not HTTP, or badly formed",
-  header_timeout: "The head of the request came too slowly",
-  body_timeout: "The body came too slowly",
+  overloaded: "Answered 503: too many requests waiting for the store",
+  malformed: "Malformed HTTP",
+  header_timeout: "The request header arrived too slowly",
+  body_timeout: "The request body arrived too slowly",
   address_too_long: "Address too long",
   header_too_large: "Headers too large",
   too_many_connections: "Too many connections",
   too_many_pipelined: "Too many requests at once on one connection",
-  too_much_buffered: "Too many bytes waited without credentials",
+  too_much_buffered: "Too many bytes buffered without credentials",
   crowded_out: "Closed to make room for others",
-  slow_reader: "The client read its answer too slowly",
+  slow_reader: "The client read its response too slowly",
 };
 
 const REFUSED_COLUMNS = [

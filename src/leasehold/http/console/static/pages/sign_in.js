@@ -6,12 +6,12 @@ import { useStore } from "../lib/store.js";
 import { Note, Problem } from "../ui/parts.js";
 
 const FAILURES = {
-  state: "It took more than ten minutes, or was begun in another browser.",
-  refused: "The issuer refused.",
-  issuer: "The answer was of another issuer.",
+  state: "Signing in took more than ten minutes, or was started in another browser.",
+  refused: "The issuer refused the sign-in.",
+  issuer: "The response came from another issuer.",
   unreachable: "The server could not reach the issuer.",
-  token: "The issuer's token is not right. Its settings are in the server's log.",
-  "no-role": "You have no role that lets you look at queues.",
+  token: "The issuer's token is invalid. See the server's log.",
+  "no-role": "Your account has no role that grants read access.",
 };
 
 function failureInAddress() {
@@ -79,8 +79,8 @@ export default function SignIn() {
           <span>${kind === "sas" ? "Signature" : "Key"}</span>
           <input name="secret" type="password" required autocomplete="off" spellcheck="false" />
         </label>
-        ${kind === "sas" && html`<label><span>Queue, if it is for one</span><input name="queue" autocomplete="off" /></label>`}
-        <label class="check"><input type="checkbox" name="viewer" /> Only look, change nothing</label>
+        ${kind === "sas" && html`<label><span>Queue, if the signature is for one queue</span><input name="queue" autocomplete="off" /></label>`}
+        <label class="check"><input type="checkbox" name="viewer" /> Read-only</label>
         <${Problem} error=${error} />
         <button type="submit" class="wide" disabled=${isBusy}>Sign in</button>
       </form>

@@ -32,23 +32,23 @@ function AllStreams({ search }) {
   };
   return html`<${PageHead} title="Streams" />
     <p class="faint">
-      A stream takes messages from a queue in numbered claims, and settles each claim whole. Spark reads queues so.
+      A stream takes messages from a queue in numbered claims and settles each claim as a whole. Spark reads queues this way.
     </p>
     <div class="toolbar">
-      <input type="search" aria-label="Queues to look in, by name" placeholder="Queue by name" value=${search} onInput=${typed} />
+      <input type="search" aria-label="Search queues by name" placeholder="Queue by name" value=${search} onInput=${typed} />
       <span class="faint" role="status">${!isLoading && `${format.plural(streams.length, "stream")} in ${format.plural(asked, "queue")}`}</span>
     </div>
     <${Problem} error=${error} retry=${reload} />
     ${left > 0 &&
     html`<${Note} tone="info">
-      ${format.plural(left, "more queue")} ${left === 1 ? "was" : "were"} not asked: only
-      ${` ${MOST_QUEUES} `}at a time are, those with the most leased messages first. Search for the queue.
+      ${format.plural(left, "more queue")} ${left === 1 ? "was" : "were"} not searched: only
+      ${` ${MOST_QUEUES} `}queues are searched at a time, those with the most leased messages first. Search for the queue by name.
     <//>`}
     ${isLoading
       ? html`<${Loading} />`
       : streams.length === 0
-        ? !error && html`<${Empty} title=${search ? `No stream reads a queue with “${search}” in its name` : "No stream was found"}>
-            A stream is there from the first time that a consumer attaches to it.
+        ? !error && html`<${Empty} title=${search ? `No stream reads a queue with “${search}” in its name` : "No streams found"}>
+            A stream is created when a consumer first attaches to it.
           <//>`
         : html`<${StreamTable} caption="Streams" withQueue streams=${streams} />`}`;
 }
@@ -111,7 +111,7 @@ function OneStream({ queue, stream }) {
     html`<p class="explanation">${sentenceOf(data)}</p>
       <${Section} title="Claims">
         ${data.claims.length === 0
-          ? html`<${Empty} title="No claim is open">All that it took is settled.<//>`
+          ? html`<${Empty} title="No claim is open">All its claims are settled.<//>`
           : html`<${ClaimTable} queue=${queue} stream=${stream} token=${data.token} claims=${data.claims} reload=${reload} />`}
       <//>
       <${Section} title="Facts">

@@ -33,7 +33,7 @@ const COLUMNS = [
     key: "duplicates",
     label: "Duplicates",
     align: "number",
-    hint: "Messages that were dropped when it was published, as their queues knew them already",
+    hint: "Messages dropped at publishing because of their deduplication keys",
     render: ({ state, duplicates }) => (state === "published" ? format.count(duplicates) : html`<span class="faint">–</span>`),
   },
   {
@@ -47,7 +47,7 @@ const COLUMNS = [
   {
     key: "until",
     label: "Until",
-    hint: "When what is staged vanishes, or that it was published is forgotten",
+    hint: "When the staged messages are discarded, or the record of the published transaction is deleted",
     render: ({ until_ms: ms }) => html`<${Relative} ms=${ms} />`,
   },
 ];
@@ -59,7 +59,7 @@ function AllTransactions({ params }) {
   const { data, error, isLoading, reload } = useResource(address, { everyMs: EVERY_MS });
   const rows = data?.transactions ?? [];
   return html`<${PageHead} title="Transactions" />
-    <p class="faint">Messages are staged under a name, invisible to everybody, until all are published in one step, or discarded.</p>
+    <p class="faint">Messages are staged under a name and stay invisible until all are published in one step or discarded.</p>
     <div class="toolbar">
       <label class="inline">
         <span>State</span>
@@ -69,7 +69,7 @@ function AllTransactions({ params }) {
           <option value="all">all</option>
         </select>
       </label>
-      <span class="faint" role="status">${data && `${format.plural(rows.length, "transaction")}${rows.length === limit ? ", and maybe more" : ""}`}</span>
+      <span class="faint" role="status">${data && `${format.plural(rows.length, "transaction")}${rows.length === limit ? ", possibly more" : ""}`}</span>
     </div>
     <${Problem} error=${error} retry=${reload} />
     ${isLoading
@@ -99,8 +99,8 @@ function OneTransaction({ name }) {
       ${data && html`<${State} name=${data.state} />`}
     <//>
     ${error?.status === 404 && !data
-      ? html`<${Empty} title="There is no such transaction">
-          It was discarded, its time was over, or it was published so long ago that this is forgotten.
+      ? html`<${Empty} title="The transaction does not exist">
+          It was discarded, it expired, or it was published more than a week ago.
         <//>`
       : html`<${Problem} error=${error} retry=${reload} />`}
     ${isLoading && html`<${Loading} />`}
@@ -130,7 +130,7 @@ function sentenceOf({ state, rows, duplicates, parts, claims }) {
   }
   const bound = claims.length ? ` Publishing it also settles ${format.plural(claims.length, "claim")}.` : "";
   const whole = `${format.plural(rows, "message")} in ${format.plural(parts.length, "part")}`;
-  return `It holds ${whole}, which nobody can receive before it is published.${bound}`;
+  return `It has ${whole}, which cannot be received until it is published.${bound}`;
 }
 
 /** What the transaction holds at this moment, for the question before an action. */
@@ -155,8 +155,8 @@ function publish(name, reload) {
       }}
     >
       <p>
-        All parts are published at once, also those that a worker may still be adding to: whoever stages more under this
-        name then is refused. This cannot be undone.
+        All parts are published together, including parts that a worker may still be adding to; the
+        server then refuses to stage more under this name. This cannot be undone.
       </p>
     <//>`,
   );
@@ -174,7 +174,7 @@ function discard(name, reload) {
       act=${async () => {
         const done = await post(path("transactions", name, "discard"));
         if (done.published) {
-          toast(`${name} was published in the meantime: nothing was dropped.`);
+          toast(`${name} was published in the meantime: no message was dropped.`);
           reload();
         } else {
           toast(`${format.plural(done.rows, "message")} dropped.`);
@@ -182,7 +182,7 @@ function discard(name, reload) {
         }
       }}
     >
-      <p>What is staged is dropped, and the name can be used again. This cannot be undone.</p>
+      <p>The staged messages are dropped, and the name can be used again. This cannot be undone.</p>
     <//>`,
   );
 }

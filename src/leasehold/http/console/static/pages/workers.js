@@ -34,7 +34,7 @@ function All({ params }) {
         <//>`,
       )}
       <${Stat} label="messages held by sessions">${format.count(held)}<//>
-      ${leased !== undefined && more === 0 && html`<${Stat} label="other leases" hint="in claims, or of receivers without a session">${format.count(Math.max(0, leased - held))}<//>`}
+      ${leased !== undefined && more === 0 && html`<${Stat} label="other leases" hint="in claims, or of clients without a session">${format.count(Math.max(0, leased - held))}<//>`}
     </div>
     <div class="toolbar">
       <input type="search" aria-label="Search workers by holder, session or message" placeholder="Holder, session, queue or message" value=${search}
@@ -45,15 +45,15 @@ function All({ params }) {
           ${STANDINGS.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
         </select>
       </label>
-      <span class="faint" role="status">${format.plural(found.length, "session")}${more > 0 && `, and ${format.count(more)} that are not listed`}</span>
+      <span class="faint" role="status">${format.plural(found.length, "session")}${more > 0 && `, and ${format.count(more)} more not listed`}</span>
       <${Refresh} steady=${steady} word="list" />
     </div>
     <${Problem} error=${error} retry=${reload} />
     ${isLoading
       ? html`<${Loading} lines=${6} />`
       : found.length === 0 && steady.rows.length === 0
-        ? html`<${Empty} title=${workers.length ? "No session fits the filter" : "No worker has a session"}>
-            ${workers.length === 0 && "Workers that open a session are shown here while it lives, and for an hour after. Receivers without one are found by holder among the messages of their queue."}
+        ? html`<${Empty} title=${workers.length ? "No session matches the filter" : "No worker has a session"}>
+            ${workers.length === 0 && "Sessions of workers are shown here while they are live and for an hour afterwards. To find clients without a session, filter the messages of their queue by holder."}
           <//>`
         : html`<${Table} caption="Sessions of workers, stuck ones first" columns=${COLUMNS} rows=${steady.rows} keyOf=${(worker) => worker.session_id}
             rowClass=${(worker) => (worker.isGone ? "is-gone" : "")} />`}`;
@@ -88,7 +88,7 @@ const COLUMNS = [
 
 function Heartbeat({ worker }) {
   if (worker.state !== "live") return html`<${Relative} ms=${worker.last_heartbeat_ms} />`;
-  return html`<span title=${`Lost without another by ${format.moment(lostAtMs(worker))}`}><${Age} ms=${worker.last_heartbeat_ms} /> ago</span>
+  return html`<span title=${`Lost without a heartbeat by ${format.moment(lostAtMs(worker))}`}><${Age} ms=${worker.last_heartbeat_ms} /> ago</span>
     <div class="faint">of ${format.duration(worker.timeout_s)}</div>`;
 }
 

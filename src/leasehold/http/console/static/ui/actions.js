@@ -39,13 +39,13 @@ export function DurationField({ name, label, value = "", hint, required = true, 
 
 function Which({ message }) {
   return html`<p class="faint">Message <code>${message.id}</code>, ${message.state}.
-    ${isLeased(message) && html` Held by <strong>${message.lease?.holder ?? "a holder without a name"}</strong>.`}</p>`;
+    ${isLeased(message) && html` Held by <strong>${message.lease?.holder ?? "an unnamed holder"}</strong>.`}</p>`;
 }
 
 // A change of a leased message ends its lease, so it must be wanted.
 function Force({ message }) {
   if (!isLeased(message)) return null;
-  return html`<label class="check"><input type="checkbox" name="force" required /> Although a worker holds it: its receipt is worth nothing afterwards</label>`;
+  return html`<label class="check"><input type="checkbox" name="force" required /> Also if a worker holds it: the worker's receipt becomes invalid</label>`;
 }
 
 function dialog(queue, message, reload, { fields, act, done, ...rest }) {
@@ -78,7 +78,7 @@ export function makeVisible(queue, message, reload) {
   return dialog(queue, message, reload, {
     title: "Make the message visible",
     action: "Make visible",
-    fields: html`<p>It can be received at once instead of ${format.relative(message.visible_at_ms, now())}.</p>`,
+    fields: html`<p>It can be received now instead of ${format.relative(message.visible_at_ms, now())}.</p>`,
     act: () => amend(queue, message, { delay_s: 0 }),
     done: "The message can be received now.",
   });
@@ -90,8 +90,8 @@ export function extendLease(queue, message, reload) {
   return dialog(queue, message, reload, {
     title: "Extend the lease",
     action: "Extend",
-    fields: html`<${DurationField} name="time" label="From now on for" value="10m" />
-      <p class="faint">The lease ends ${format.relative(message.lease?.until_ms, now())} as it is. The worker's receipt stays good.</p>`,
+    fields: html`<${DurationField} name="time" label="Lease length from now" value="10m" />
+      <p class="faint">The current lease ends ${format.relative(message.lease?.until_ms, now())}. The worker's receipt stays valid.</p>`,
     act: async ({ time }) => {
       const untilMs = message.lease?.until_ms;
       await post(address, { visibility_timeout_s: Math.max(1, secondsOf(time)) });
@@ -102,13 +102,13 @@ export function extendLease(queue, message, reload) {
   });
 }
 
-/** Take the message back from a worker that hangs. */
+/** End the lease from a worker that hangs. */
 export function endLease(queue, message, reload) {
   return dialog(queue, message, reload, {
-    title: "Take the message back",
-    action: "Take back",
+    title: "End the lease",
+    action: "End lease",
     danger: true,
-    fields: html`<p>The lease ends. What its worker does afterwards with its receipt is refused.</p>
+    fields: html`<p>The lease ends. The server then refuses the worker's receipt.</p>
       <${DurationField} name="delay" label="Visible again after" value="0" />
       <label><span>Reason (kept with the message)</span><input name="reason" maxlength="1024" /></label>`,
     act: async ({ delay, reason }) => {
@@ -117,7 +117,7 @@ export function endLease(queue, message, reload) {
         ...(reason.trim() && { reason: reason.trim() }),
       });
     },
-    done: "The message was taken back.",
+    done: "The lease was ended.",
   });
 }
 
@@ -148,7 +148,7 @@ export function PriorityField({ value = 8 }) {
   return html`<label>
     <span>Priority</span>
     <input name="priority" aria-label="Priority" aria-describedby="hint-priority" type="number" min="1" max="16" required defaultValue=${value} />
-    <small class="faint" id="hint-priority">1 is received first, 16 last; 8 unless set otherwise.</small>
+    <small class="faint" id="hint-priority">1 is received first, 16 last; 8 by default.</small>
   </label>`;
 }
 
@@ -184,7 +184,7 @@ function EditForm({ queue, message, reload, close, isLarge }) {
     if (file?.size) changes.body_base64 = await base64Of(file);
     else if (!isLarge && body !== bodyBefore) changes[isText ? "body" : "body_base64"] = body;
     if (properties !== before) changes.properties = propertiesOf(properties);
-    if (Object.keys(changes).length === 0) throw invalid("Nothing is changed", "Change the body or the properties.");
+    if (Object.keys(changes).length === 0) throw invalid("No changes", "Change the body or the properties.");
     if (force) changes.force = true;
     const undo = await amend(queue, message, changes);
     toast("The message is changed.", { undo: undo && (() => undo().then(() => reload?.())) });
@@ -193,7 +193,7 @@ function EditForm({ queue, message, reload, close, isLarge }) {
   return html`<${FormDialog} title="Edit the message" action="Save" close=${close} act=${act}>
     <${Which} message=${message} />
     ${isLarge
-      ? html`<p>The body has ${format.bytes(message.body_bytes)}; a file can take its place.</p>`
+      ? html`<p>The body has ${format.bytes(message.body_bytes)}; a file can replace it.</p>`
       : html`<label>
           <span>${isText ? "Body" : "Body, as base64 of its bytes"}</span>
           <textarea name="body" rows="10" spellcheck="false">${bodyBefore}</textarea>
@@ -207,7 +207,7 @@ function EditForm({ queue, message, reload, close, isLarge }) {
 /** A field for properties, as a JSON object of texts. */
 export function PropertiesField({ value = "{}" }) {
   return html`<label>
-    <span>Properties, a JSON object of texts</span>
+    <span>Properties, a JSON object with strings</span>
     <textarea name="properties" rows="3" spellcheck="false">${value}</textarea>
   </label>`;
 }
@@ -222,7 +222,7 @@ export function propertiesOf(text) {
   }
   const isObject = value !== null && typeof value === "object" && !Array.isArray(value);
   if (!isObject || Object.values(value).some((each) => typeof each !== "string")) {
-    throw invalid("The properties cannot be taken", 'They must be an object of texts, such as {"shop": "7"}.');
+    throw invalid("The properties are invalid", 'They must be an object with strings, such as {"shop": "7"}.');
   }
   return value;
 }
@@ -243,7 +243,7 @@ export function removeMessage(queue, message, reload) {
     title: "Remove the message",
     action: "Remove",
     danger: true,
-    fields: html`<p>There is no way back.</p><${Force} message=${message} />`,
+    fields: html`<p>This cannot be undone.</p><${Force} message=${message} />`,
     act: async ({ force }) => {
       await remove(addressOf(queue, message) + query({ force: force || undefined }));
     },
@@ -256,8 +256,8 @@ export function cancelWork(queue, message, reload) {
   return dialog(queue, message, reload, {
     title: "Ask the worker to stop",
     action: "Ask to stop",
-    fields: html`<p>The holder hears of it at its next renewal or heartbeat, and may then give the message back.</p>
-      <label><span>Reason (told to the worker)</span><input name="reason" maxlength="1024" /></label>`,
+    fields: html`<p>The holder gets the request with its next renewal or heartbeat and may then release the message.</p>
+      <label><span>Reason (sent to the worker)</span><input name="reason" maxlength="1024" /></label>`,
     act: async ({ reason }) => {
       await post(addressOf(queue, message, "cancel"), reason.trim() ? { reason: reason.trim() } : {});
     },
@@ -271,12 +271,12 @@ export function redriveMessage(queue, message, reload) {
   return dialog(queue, message, reload, {
     title: "Redrive the message",
     action: "Redrive",
-    fields: html`<p>It goes back to <strong>${source}</strong>. Its dequeue count, its budgets and its time to live begin anew.</p>`,
+    fields: html`<p>It goes back to <strong>${source}</strong>. Its dequeue count, its budgets and its time to live start again.</p>`,
     act: async () => {
       const filter = { states: ["poisoned"], search: message.id };
       const job = await post(path("queues", source, "redrive"), { filter, wait_s: 5 });
       if (job.state !== "done") trackJob(job, "Redrive", reload);
-      else if (job.moved === 0) throw invalid("It was not redriven", "It is not in the poison queue any more.");
+      else if (job.moved === 0) throw invalid("It was not redriven", "It is no longer in the poison queue.");
     },
     done: "The message is redriven.",
   });
@@ -301,7 +301,7 @@ export function actionsOf(message) {
       return [{ key: "release", label: "Make visible", act: makeVisible }, ...change];
     case "leased":
       return [
-        { key: "take-back", label: "Take back", act: endLease },
+        { key: "take-back", label: "End lease", act: endLease },
         { key: "extend", label: "Extend lease", act: extendLease },
         { key: "cancel", label: "Ask to stop", act: cancelWork },
         ...change,

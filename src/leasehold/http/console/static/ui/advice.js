@@ -29,9 +29,9 @@ export default function Advice({ queue, info, reload }) {
     (reload ?? asked.reload)();
   };
   if (!current) return asked.error ? html`<${Problem} error=${asked.error} retry=${asked.reload} />` : html`<${Loading} />`;
-  return html`<${Section} title="What the log advises"><${Advised} ...${{ queue, current, advice, again }} /><//>
+  return html`<${Section} title="Advice from the event log"><${Advised} ...${{ queue, current, advice, again }} /><//>
     ${current.settings.advised && html`<${Section} title="Advice in force"><${InForce} ...${{ queue, current, again }} /><//>`}
-    <${Section} title="The timeout as it follows the work"><${Adapting} queue=${queue} current=${current} figures=${figures} /><//>`;
+    <${Section} title="Adaptive timeout over time"><${Adapting} queue=${queue} current=${current} figures=${figures} /><//>`;
 }
 
 function Advised({ queue, current, advice, again }) {
@@ -43,35 +43,35 @@ function Advised({ queue, current, advice, again }) {
   return html`<${Problem} error=${error} />
     <p class="explanation">${headlineOf(found)}</p>
     ${!found.logged &&
-    html`<${Note} tone="warning">The queue's event log is off, so nothing is learned. Turn it on under Settings.<//>`}
+    html`<${Note} tone="warning">The queue's event log is off, so there is no advice. Turn it on under Settings.<//>`}
     ${!found.is_enough &&
     html`<${Note} tone="info">
-      Too little is known to advise anything: ${format.plural(Math.round(found.finished), "attempt")} ${Math.round(found.finished) === 1 ? "was" : "were"} seen to
-      end, and thirty are the least for a model of the work.
+      Not enough data for advice: ${format.plural(Math.round(found.finished), "attempt")} finished;
+      a model needs at least thirty.
     <//>`}
     ${found.adaptive &&
-    html`<${Note} tone="info">The server moves this queue's timeout by itself. What is set here is where it goes on from, within its bounds.<//>`}
+    html`<${Note} tone="info">The server adapts this queue's timeout. A value set here is the new starting point, within the bounds.<//>`}
     <div class="toolbar">
       ${change
         ? html`<${ActionButton} kind="primary" onClick=${() => apply(queue, current, found, again)}>Apply…<//>`
-        : html`<span class="faint">There is nothing to change.</span>`}
+        : html`<span class="faint">No change is needed.</span>`}
     </div>
     ${found.survival.length > 1 && html`<${Curve} found=${found} />`}
     ${found.cost.length > 1 && html`<${Cost} found=${found} />`}
-    ${found.now && html`<h3>What it would change</h3><${Meaning} found=${found} />`}
-    <h3>What it rests on</h3>
+    ${found.now && html`<h3>Expected effect</h3><${Meaning} found=${found} />`}
+    <h3>Basis of the advice</h3>
     <${Facts}
       pairs=${[
-        ["Leases looked at", format.count(found.leases)],
-        ["Attempts seen to end", format.count(Math.round(found.finished))],
-        ["Cut off: lapsed, lost, or still going on", format.count(Math.round(found.censored))],
+        ["Leases analyzed", format.count(found.leases)],
+        ["Finished attempts", format.count(Math.round(found.finished))],
+        ["Unfinished: lapsed, lost, or in progress", format.count(Math.round(found.censored))],
         ["Deaths of workers", format.count(found.crashes)],
         ["Messages given up", format.count(found.given_up)],
-        ["Mean of the work", known(found.mean_s, format.duration)],
+        ["Mean handling time", known(found.mean_s, format.duration)],
         ["99 % take up to", known(found.p99_s, format.duration)],
         ["Longest attempt seen", known(found.longest_s, format.duration)],
-        ["As good, as estimated", known(found.as_good_s, ([low, high]) => `${format.duration(low)} to ${format.duration(high)}`)],
-        ["What can be promised", found.promise ?? undefined],
+        ["Equally good range (estimate)", known(found.as_good_s, ([low, high]) => `${format.duration(low)} to ${format.duration(high)}`)],
+        ["Guarantee", found.promise ?? undefined],
         ["The workers renew", found.renews ? "yes" : "no"],
         ["For workers that renew", known(found.renewal, ({ first_s: first, every_s: every }) => `first lease ${format.duration(first)}, renewed every ${format.duration(every)}`)],
         ["Events read", `${format.count(found.events)}${found.complete ? ", the whole log" : ""}`],
@@ -93,15 +93,15 @@ function NotThere({ answer }) {
 function headlineOf({ today_s: today, advised_s: advised, because, renews, is_enough: isEnough }) {
   const why = because ? `: ${because}.` : ".";
   const is = `The visibility timeout is ${format.duration(today)}`;
-  if (!isEnough) return `${is}, and nothing is advised yet${why}`;
+  if (!isEnough) return `${is}, and there is no advice yet${why}`;
   if (renews) return `The workers renew, so the visibility timeout may stay at ${format.duration(today)}${why}`;
-  if (advised === today) return `${is}, which is right${why}`;
+  if (advised === today) return `${is}, which is the best value${why}`;
   return `The visibility timeout should be ${advised > today ? "lengthened" : "shortened"} from ${format.duration(today)} to ${format.duration(advised)}${why}`;
 }
 
 const percent = (value) => format.percent(value);
 const SURVIVAL = [
-  { label: "still at work", unit: percent },
+  { label: "still in progress", unit: percent },
   { label: "between", unit: percent, dash: [4, 4] },
   { label: "and", unit: percent, dash: [4, 4] },
 ];
@@ -126,12 +126,12 @@ function Curve({ found }) {
   const label = `${shareAt(survival, today)} of the work takes longer than the timeout now${
     advised === today ? "" : `, ${shareAt(survival, advised)} longer than the one advised`
   }.`;
-  return html`<h3>How long the work takes</h3>
+  return html`<h3>Handling time</h3>
     <p class="faint">
-      The share of the work that still goes on after a time: ${label} The dashed lines are the band of 95 %; where it closes, the
-      curve is a guess from the tail.
+      The share of attempts still in progress after a time: ${label} The dashed lines are the 95 %
+      band; where it ends, the curve is extrapolated.
     </p>
-    <${Plot} data=${data} series=${SURVIVAL} label=${`Share of the work that still goes on after a time. ${label}`} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${240} />`;
+    <${Plot} data=${data} series=${SURVIVAL} label=${`Share of attempts still in progress after a time. ${label}`} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${240} />`;
 }
 
 function shareAt(survival, seconds) {
@@ -160,31 +160,31 @@ function Cost({ found }) {
 const whole = (value) => format.count(Math.round(value));
 const MEANINGS = [
   ["timeout_s", "Visibility timeout", format.duration],
-  ["redeliveries", "Messages delivered again", (value, of) => `${whole(value)} (${of.redeliveries_between.map(whole).join(" to ")})`],
+  ["redeliveries", "Redeliveries", (value, of) => `${whole(value)} (${of.redeliveries_between.map(whole).join(" to ")})`],
   ["wasted_work_s", "Work done twice", format.duration],
-  ["given_up", "Messages whose work never fits", (value) => whole(value)],
-  ["mean_recovery_s", "Hidden after a worker died, mean", format.duration],
-  ["worst_recovery_s", "Hidden after a worker died, at worst", format.duration],
+  ["given_up", "Messages whose work exceeds the timeout", (value) => whole(value)],
+  ["mean_recovery_s", "Recovery time after a worker's death, mean", format.duration],
+  ["worst_recovery_s", "Recovery time after a worker's death, longest", format.duration],
 ];
 
 function Meaning({ found }) {
   const rows = MEANINGS.map(([name, label, write]) => ({ label, before: write(found.now[name], found.now), after: write(found.then[name], found.then) }));
   const columns = [
-    { key: "label", label: "What", isMain: true, render: ({ label }) => label },
+    { key: "label", label: "Figure", isMain: true, render: ({ label }) => label },
     { key: "now", label: "Timeout now", align: "number", render: ({ before }) => before },
     { key: "then", label: "As advised", align: "number", render: ({ after }) => after },
   ];
-  return html`<p class="faint">The ${format.plural(found.messages, "message")} of the log, as either timeout would have met them: expected values, in brackets where nine of ten such logs would be. Observed: ${whole(found.redeliveries)} delivered again.</p>
-    <${Table} caption="What the timeouts would mean" columns=${columns} rows=${rows} keyOf=${({ label }) => label} />`;
+  return html`<p class="faint">The ${format.plural(found.messages, "message")} of the log, modelled with either timeout: expected values, with the 90 % range in brackets. Observed: ${whole(found.redeliveries)} redeliveries.</p>
+    <${Table} caption="Effect of the timeouts" columns=${columns} rows=${rows} keyOf=${({ label }) => label} />`;
 }
 
 const SETTING_NAMES = {
   visibility_timeout_s: "Visibility timeout, s",
   "adaptive.floor_s": "Adapts, not below, s",
   "adaptive.cap_s": "Adapts, not above, s",
-  "advised.first_lease_s": "Told to workers that renew: first lease, s",
-  "advised.renew_every_s": "Told to workers that renew: every, s",
-  "advised.batch": "Told to workers: messages at once, at most",
+  "advised.first_lease_s": "Advice to workers that renew: first lease, s",
+  "advised.renew_every_s": "Advice to workers that renew: renew every, s",
+  "advised.batch": "Advice to workers: largest batch",
 };
 
 // What a merge patch would change, for those who have to agree to it.
@@ -197,7 +197,7 @@ function Diff({ settings, change }) {
     })
     .map(([name, label]) => ({ label, before: read(settings, name), after: read(change, name) }))
     .filter(({ before, after }) => (before ?? null) !== (after ?? null));
-  if (rows.length === 0) return html`<p class="faint">No setting that matters to receives changes.</p>`;
+  if (rows.length === 0) return html`<p class="faint">No setting of receives changes.</p>`;
   const columns = [
     { key: "label", label: "Setting", isMain: true, render: ({ label }) => label },
     { key: "before", label: "Now", align: "number", render: ({ before }) => html`<del>${before ?? "–"}</del>` },
@@ -239,9 +239,9 @@ function InForce({ queue, current, again }) {
   const undo = undoOfAdvice(current.settings);
   const takeBack = () =>
     change(queue, current, again, {
-      title: `Take back the advice of ${queue}`,
-      action: "Take back",
-      done: "The queue is as it was before the advice.",
+      title: `Undo the advice for ${queue}`,
+      action: "Undo",
+      done: "The settings from before the advice are restored.",
       settings: undo.patch,
       sentence: undo.sentence,
     });
@@ -251,12 +251,12 @@ function InForce({ queue, current, again }) {
         ["Timeout that was set", known(advised.visibility_timeout_s, format.duration)],
         ["Before", known(advised.before_s, format.duration)],
         ["Bounds that were set", advised.floor_s == null ? undefined : `${format.duration(advised.floor_s)} to ${format.duration(advised.cap_s)}`],
-        ["Told to workers that renew", advised.first_lease_s == null ? undefined : `first lease ${format.duration(advised.first_lease_s)}, renewed every ${format.duration(advised.renew_every_s)}`],
-        ["Told to workers: at once, at most", known(advised.batch, (value) => format.plural(value, "message"))],
+        ["Advice to workers that renew", advised.first_lease_s == null ? undefined : `first lease ${format.duration(advised.first_lease_s)}, renewed every ${format.duration(advised.renew_every_s)}`],
+        ["Advice to workers: largest batch", known(advised.batch, (value) => format.plural(value, "message"))],
       ]}
     />
     ${advised.because && html`<p class="faint">Because ${advised.because}.</p>`}
-    <div class="toolbar"><${ActionButton} onClick=${takeBack}>Take back…<//></div>`;
+    <div class="toolbar"><${ActionButton} onClick=${takeBack}>Undo…<//></div>`;
 }
 
 const TIMEOUT = [{ label: "timeout", unit: format.duration, isStepped: true }];
@@ -269,19 +269,19 @@ function Adapting({ queue, current, figures }) {
   const data = useMemo(() => columnsOf(history, nowMs, current.visibility_timeout_s), [history, nowMs]);
   if (!adaptive) {
     return html`<p>
-      The timeout is fixed at ${format.duration(current.visibility_timeout_s)}. With bounds, under Settings, the server moves it by
-      itself, within minutes, as the work gets longer or shorter.
+      The timeout is fixed at ${format.duration(current.visibility_timeout_s)}. With bounds, under
+      Settings, the server adapts it within minutes to longer or shorter handling times.
     </p>`;
   }
   return html`<p>
-      It is ${format.duration(current.visibility_timeout_s)} now, and moves between ${format.duration(adaptive.floor_s)} and${" "}
+      It is ${format.duration(current.visibility_timeout_s)} now and adapts between ${format.duration(adaptive.floor_s)} and${" "}
       ${format.duration(adaptive.cap_s)}.
-      ${adapted ? html` Last ${adapted.because} (<${Relative} ms=${adapted.at_ms} />).` : " Nothing has made the server change it yet."}
+      ${adapted ? html` Last ${adapted.because} (<${Relative} ms=${adapted.at_ms} />).` : " The server has not changed it yet."}
     </p>
-    ${history.length > 0 && html`<${Plot} data=${data} series=${TIMEOUT} label=${`Visibility timeout of ${queue} as it moved; now ${format.duration(current.visibility_timeout_s)}`} height=${180} />`}
+    ${history.length > 0 && html`<${Plot} data=${data} series=${TIMEOUT} label=${`Visibility timeout of ${queue} over time; now ${format.duration(current.visibility_timeout_s)}`} height=${180} />`}
     ${history.length > 0 &&
     html`<${Table}
-      caption="Changes of the timeout, the newest first"
+      caption="Changes of the timeout, newest first"
       columns=${MOVES}
       rows=${[...history].reverse().slice(0, 20)}
       keyOf=${({ at_ms: ms }) => ms}

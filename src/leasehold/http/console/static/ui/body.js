@@ -33,8 +33,8 @@ export function Body({ queue, message }) {
   const name = `${message.id}.${found?.kind === "image" ? found.label.toLowerCase() : EXTENSIONS[found?.kind ?? "bytes"]}`;
   const download = size > 0 && html`<a class="button" href=${address} download=${name}>Download</a>`;
   return html`<${Section} title=${title} actions=${download}>
-    ${loaded && loaded.fence !== message.fence && html`<${Note}>The message has been received or changed since its body was read.<//>`}
-    ${found === null && !busy && html`<p>The body has ${format.bytes(size)} and is shown when you ask for it.</p>`}
+    ${loaded && loaded.fence !== message.fence && html`<${Note}>The message has been received or changed since its body was loaded.<//>`}
+    ${found === null && !busy && html`<p>The body has ${format.bytes(size)} and is loaded on request.</p>`}
     ${found !== null && !isWhole && html`<p class="faint">The first ${format.bytes(bytes.length)} of ${format.bytes(size)} are shown.</p>`}
     <${Problem} error=${error} />
     ${busy && html`<p role="status">Loading: ${format.bytes(busy.got)} of ${format.bytes(size)} <button type="button" class="small" onClick=${stop}>Stop</button></p>`}
@@ -114,7 +114,7 @@ const VIEWS = {
   picture: "Picture",
   tree: "Folded",
   pretty: "Indented",
-  text: "As it was sent",
+  text: "As sent",
   hex: "Hex",
 };
 
@@ -182,7 +182,7 @@ function Picture({ bytes, found }) {
     setAddress(made);
     return () => URL.revokeObjectURL(made);
   }, [bytes, found.type]);
-  if (isBroken) return html`<${Note} tone="warning">The bytes begin like ${found.label}, but are no picture that can be shown.<//>`;
+  if (isBroken) return html`<${Note} tone="warning">The bytes begin like ${found.label}, but the picture cannot be shown.<//>`;
   if (address === null) return null;
   const measured = ({ currentTarget: image }) => setSize([image.naturalWidth, image.naturalHeight]);
   return html`<figure class="picture">

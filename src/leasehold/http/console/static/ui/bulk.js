@@ -23,8 +23,8 @@ function rateOf({ rate }) {
 
 function RateField() {
   return html`<label>
-    <span>Messages per second at most</span>
-    <input name="rate" type="number" min="0.001" max="1000000" step="any" placeholder="as fast as it goes" />
+    <span>Rate limit, messages per second</span>
+    <input name="rate" type="number" min="0.001" max="1000000" step="any" placeholder="no limit" />
   </label>`;
 }
 
@@ -45,11 +45,11 @@ const ACTIONS = [
   },
   {
     key: "take-back",
-    label: "Take back",
+    label: "End leases",
     states: ["leased"],
-    does: "are taken back from their workers",
+    does: "have their leases ended",
     danger: true,
-    fields: html`<p>Their leases end. What their workers do afterwards with the receipts is refused.</p>
+    fields: html`<p>Their leases end. The server then refuses the workers' receipts.</p>
       <${DurationField} name="delay" label="Visible again after" value="0" /><${ReasonField} />`,
     read: ({ delay, reason }) => ({ delay_s: secondsOf(delay), ...(reason.trim() && { reason: reason.trim() }) }),
     job: (values) => ["change", { action: "end-lease", ...values }],
@@ -59,8 +59,8 @@ const ACTIONS = [
     key: "extend",
     label: "Extend leases",
     states: ["leased"],
-    does: "get more time",
-    fields: html`<${DurationField} name="time" label="From now on for" value="10m" />`,
+    does: "have their leases extended",
+    fields: html`<${DurationField} name="time" label="Lease length from now" value="10m" />`,
     read: ({ time }) => ({ visibility_timeout_s: Math.max(1, secondsOf(time)) }),
     job: (values) => ["change", { action: "extend-lease", ...values }],
     one: (queue, message, values) => post(messageOf(queue, message, "extend-lease"), values),
@@ -79,7 +79,7 @@ const ACTIONS = [
     key: "priority",
     label: "Change priority",
     states: REST,
-    does: "get another priority",
+    does: "have their priority changed",
     fields: html`<${PriorityField} />`,
     read: ({ priority }) => ({ priority: Number(priority) }),
     job: amendJob,
@@ -90,15 +90,15 @@ const ACTIONS = [
     label: "Redrive",
     states: ["poisoned"],
     does: "are redriven",
-    fields: html`<p>Their dequeue counts, budgets and times to live begin anew.</p>
+    fields: html`<p>Their dequeue counts, budgets and times to live start again.</p>
       <div class="fields">
         <label>
-          <span>Try so many first</span>
-          <input name="canary" aria-label="Try so many first" aria-describedby="hint-canary" type="number" min="0" max="1000" defaultValue="0" />
-          <small class="faint" id="hint-canary">The others follow when these have been completed. 0: all at once.</small>
+          <span>Canary messages</span>
+          <input name="canary" aria-label="Canary messages" aria-describedby="hint-canary" type="number" min="0" max="1000" defaultValue="0" />
+          <small class="faint" id="hint-canary">The others follow when these have been completed. 0: no canary.</small>
         </label>
         <${RateField} />
-        <label><span>To the queue</span><input name="target" placeholder="where each failed" autocomplete="off" spellcheck="false" /></label>
+        <label><span>To the queue</span><input name="target" placeholder="the queue where each failed" autocomplete="off" spellcheck="false" /></label>
       </div>`,
     read: (values) => ({
       ...(Number(values.canary) > 0 && { canary: Number(values.canary) }),
@@ -111,20 +111,20 @@ const ACTIONS = [
       const filter = { states: ["poisoned"], search: message.id };
       await post(path("queues", message.poisoned?.queue ?? queue, "redrive"), { filter, target, wait_s: WAIT_S });
     },
-    oneFields: html`<p>Their dequeue counts, budgets and times to live begin anew.</p>
-      <label><span>To the queue</span><input name="target" placeholder="where each failed" autocomplete="off" spellcheck="false" /></label>`,
+    oneFields: html`<p>Their dequeue counts, budgets and times to live start again.</p>
+      <label><span>To the queue</span><input name="target" placeholder="the queue where each failed" autocomplete="off" spellcheck="false" /></label>`,
   },
   {
     key: "remove",
     label: "Remove",
     states: [...REST, "poisoned", "leased"],
-    does: "are removed for ever",
+    does: "are permanently removed",
     danger: true,
-    fields: html`<p>There is no way back.</p>
-      <label class="check"><input type="checkbox" name="leased" /> Also those that workers hold</label>
+    fields: html`<p>This cannot be undone.</p>
+      <label class="check"><input type="checkbox" name="leased" /> Also leased messages</label>
       <${RateField} />`,
-    oneFields: html`<p>There is no way back.</p>
-      <label class="check"><input type="checkbox" name="leased" /> Also those that workers hold</label>`,
+    oneFields: html`<p>This cannot be undone.</p>
+      <label class="check"><input type="checkbox" name="leased" /> Also leased messages</label>`,
     read: (values) => ({ ...rateOf(values) }),
     narrow: (states, { leased }) => (leased ? states : states.filter((state) => state !== "leased")),
     job: (values) => ["purge", values],
@@ -150,11 +150,11 @@ export function actOnSelected(queue, action, messages, reload) {
     const number = chosen(values).length;
     const rest = messages.length - number;
     return html`${format.plural(number, "message")} of ${format.count(messages.length)} selected ${action.does}.
-      ${rest > 0 && ` The other ${format.plural(rest, "message")} cannot be: this is for ${listOf(action.states)} ones.`}`;
+      ${rest > 0 && ` The other ${format.plural(rest, "message")} are skipped: the action applies to ${listOf(action.states)} messages.`}`;
   };
   const act = async (values) => {
     const wanted = chosen(values);
-    if (wanted.length === 0) throw invalid("There is nothing to do", `No selected message is ${listOf(action.states, "or")}.`);
+    if (wanted.length === 0) throw invalid("No messages to change", `No selected message is ${listOf(action.states, "or")}.`);
     const read = action.read?.(values) ?? {};
     runForEach(queue, action.label, wanted, (message) => action.one(queue, message, read), reload);
   };
@@ -186,7 +186,7 @@ export function actOnAll(queue, action, filter, reload, { type, title, narrowing
     const states = reachedBy(action, filter);
     const [verb, body] = action.job(action.read?.(values) ?? {});
     const narrowed = action.narrow?.(states, values) ?? states;
-    if (narrowed.length === 0) throw invalid("There is nothing to do", "Workers hold all that the filter lets through.");
+    if (narrowed.length === 0) throw invalid("No messages to change", "All messages that match the filter are leased.");
     return post(path("queues", queue, verb), { ...body, filter: asBody(wanted(values), narrowed), ...members });
   };
   const preview = async (values) => {
@@ -225,7 +225,7 @@ function DryRun({ job, does }) {
   // Nobody waits for it any more when the dialog is closed.
   useEffect(() => () => isRunning(running.current) && post(path("jobs", job.job_id, "stop")).catch(() => undefined), []);
   return html`<strong>${isOver ? "" : "At least "}${format.plural(latest.matched, "message")}</strong> ${does}
-    <span class="faint"> (${format.count(latest.examined)} of ${format.count(latest.expected)} looked at).</span>
+    <span class="faint"> (${format.count(latest.examined)} of ${format.count(latest.expected)} examined).</span>
     ${!isOver && html`<${Progress} part=${latest.expected ? latest.examined / latest.expected : null} label="Progress of the dry run" />`}
     <${Problem} error=${error} />`;
 }

@@ -112,7 +112,7 @@ export function FormDialog({ title, children, action, act, preview, close, dange
       ${shown !== null && html`<div class="preview" role="status">${shown}</div>`}
       ${type !== undefined &&
       html`<label>
-        <span>Type <code>${type}</code> to go on</span>
+        <span>Type <code>${type}</code> to confirm</span>
         <input
           name="typed"
           autocomplete="off"
@@ -129,7 +129,7 @@ export function FormDialog({ title, children, action, act, preview, close, dange
     <footer>
       <button type="button" class="quiet" onClick=${close}>Cancel</button>
       <button type="submit" class=${danger ? "danger" : "primary"} disabled=${isBusy || (type !== undefined && typed !== type)}>
-        ${isBusy ? "One moment…" : mustPreview ? "Show what it would do" : action}
+        ${isBusy ? "Please wait…" : mustPreview ? "Preview" : action}
       </button>
     </footer>
   </form>`;
@@ -152,7 +152,7 @@ export function ActionButton({ onClick, children, kind = "", title, disabled = f
   return html`<button
     type="button"
     class=${kind}
-    title=${isAllowed ? title : "Viewers cannot change anything"}
+    title=${isAllowed ? title : "Viewers have read-only access"}
     disabled=${disabled || !isAllowed}
     onClick=${onClick}
   >

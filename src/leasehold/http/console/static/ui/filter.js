@@ -30,8 +30,8 @@ const FIELDS = [
   { name: "max_priority", label: "Priority, to", is: "priority at most", input: { type: "number", min: 1, max: 16 } },
   { name: "text", label: "Text in the body", is: "body has" },
   { name: "property", label: "Property", is: "property has", hint: "Part of name=value" },
-  { name: "json_path", label: "Place in a JSON body", is: "has", hint: "Such as order.lines[0].sku" },
-  { name: "json_value", label: "JSON value there", is: "which is", hint: 'Such as 17 or "paid"' },
+  { name: "json_path", label: "Path in a JSON body", is: "has", hint: "Such as order.lines[0].sku" },
+  { name: "json_value", label: "JSON value at the path", is: "which is", hint: 'Such as 17 or "paid"' },
 ];
 const DETAILS = FIELDS.slice(2);
 
@@ -142,7 +142,7 @@ export function FilterBar({ filter }) {
     </form>
     <${Details} filter=${filter} />
     ${set.length > 0 &&
-    html`<ul class="chips" aria-label="Filters that are set">
+    html`<ul class="chips" aria-label="Active filters">
       ${set.map(
         ({ name, is }) => html`<li key=${name}>${is} <strong>${filter[name]}</strong>
           <button type="button" class="small quiet" aria-label=${`Remove the filter: ${is} ${filter[name]}`} onClick=${() => change({ [name]: "" })}>×</button>
@@ -183,7 +183,7 @@ function SearchField({ value }) {
 /** What is wrong with values for the filter's fields, in words; empty if nothing is. */
 export function wrongIn(values) {
   const wrong = FIELDS.find(({ name, isMoment }) => isMoment && values[name] && ageOf(values[name], now()) === null);
-  return wrong ? `“${values[wrong.name]}” is no time: write 12:00, 2h or 2026-11-25 12:00.` : "";
+  return wrong ? `“${values[wrong.name]}” is not a time: write 12:00, 2h or 2026-11-25 12:00.` : "";
 }
 
 /** Fields for parts of the filter, such as ["error", "since"]. */

@@ -22,8 +22,8 @@ export function haltGroup(queue, group, reload) {
         reload();
       }}
     >
-      <p>No message of <strong>${group}</strong> is given out until it is resumed. Those in flight go on.</p>
-      <label><span>Reason (for those who wonder)</span><input name="reason" maxlength="1024" /></label>
+      <p>No message of <strong>${group}</strong> is delivered until the group is resumed. Messages in flight continue.</p>
+      <label><span>Reason (shown with the group)</span><input name="reason" maxlength="1024" /></label>
     <//>`,
   );
 }
@@ -37,12 +37,12 @@ export function resumeGroup(queue, group, before, reload) {
       close=${close}
       act=${async () => {
         await resume(queue, group);
-        toast(`The group ${group} goes on.`, { undo: () => halt(queue, group, before?.reason).then(reload) });
+        toast(`The group ${group} is resumed.`, { undo: () => halt(queue, group, before?.reason).then(reload) });
         reload();
       }}
     >
-      <p>Messages of <strong>${group}</strong> are given out again.</p>
-      ${before?.message_id && html`<p>It was halted because message <code>${before.message_id}</code> was poisoned. That one stays in the poison queue.</p>`}
+      <p>Messages of <strong>${group}</strong> are delivered again.</p>
+      ${before?.message_id && html`<p>It was halted because message <code>${before.message_id}</code> was poisoned. That message stays in the poison queue.</p>`}
     <//>`,
   );
 }
@@ -57,12 +57,12 @@ export function endHold(queue, group, hold, reload) {
       close=${close}
       act=${async () => {
         await remove(addressOf(queue, group, "hold"));
-        toast(`The group ${group} is held no more.`);
+        toast(`The hold of group ${group} is ended.`);
         reload();
       }}
     >
-      <p><strong>${hold?.holder || "The session"}</strong> does not have <strong>${group}</strong> to itself any more: other workers get its messages.
-        Messages that are on leases stay there. What it saves afterwards as the group's state is refused.</p>
+      <p><strong>${hold?.holder || "The session"}</strong> no longer holds <strong>${group}</strong>: other workers receive its messages.
+        Current leases continue. The server then refuses to save the group's state for this session.</p>
     <//>`,
   );
 }

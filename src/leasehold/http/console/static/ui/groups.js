@@ -16,8 +16,8 @@ const MOST = 1_000;
 /** All messages of groups are counted for an answer, so it is not asked for often. */
 const EVERY_MS = 10_000;
 const ORDERS = [
-  ["backlog", "most that wait"],
-  ["oldest", "waiting longest"],
+  ["backlog", "most waiting"],
+  ["oldest", "longest waiting"],
   ["in_flight", "most in flight"],
 ];
 
@@ -34,7 +34,7 @@ export default function Groups({ queue }) {
   const steady = useSteady(found, (group) => group.group_id, `${asked} ${search} ${data !== null}`);
   const hasMore = !search && groups.length === limit && limit < MOST;
   return html`${data && html`<${Sums} queue=${queue} data=${data} />`}
-    ${around && !around.settings.groups && html`<${Note}>The queue has no rules for groups: messages are given out whatever their group is.<//>`}
+    ${around && !around.settings.groups && html`<${Note}>The queue has no rules for groups: messages are delivered regardless of their group.<//>`}
     <div class="toolbar">
       <input type="search" aria-label="Search groups by name" placeholder="Group" value=${search} onInput=${(event) => setParams({ search: event.currentTarget.value })} />
       <label class="inline"><span>First</span>
@@ -45,8 +45,8 @@ export default function Groups({ queue }) {
       <label class="inline"><span>Show</span>
         <select value=${only} onChange=${(event) => setParams({ only: event.currentTarget.value })}>
           <option value="">all</option>
-          <option value="noisy">noisy ones</option>
-          <option value="halted">halted ones</option>
+          <option value="noisy">noisy</option>
+          <option value="halted">halted</option>
         </select>
       </label>
       <${Refresh} steady=${steady} word="list" />
@@ -66,27 +66,27 @@ export default function Groups({ queue }) {
     />`}
     ${hasMore && html`<p class="more"><button type="button" onClick=${() => setLimit(MOST)}>Show more</button></p>`}
     ${data && groups.length >= MOST && html`<p class="faint">The first ${format.count(MOST)} of ${format.plural(data.total, "group")} are listed.</p>`}
-    ${search && html`<p class="faint">To any group by its name: <a href=${to("groups", queue, search)}>${search}</a></p>`}`;
+    ${search && html`<p class="faint">Open this group by name: <a href=${to("groups", queue, search)}>${search}</a></p>`}`;
 }
 
 function Sums({ queue, data }) {
   const only = (name) => to("queues", queue, { tab: "groups", only: name });
   return html`<div class="stats">
     <${Stat} label="groups with messages" href=${to("queues", queue, { tab: "groups" })}>${format.count(data.total)}<//>
-    <${Stat} label="with some that wait">${format.count(data.waiting)}<//>
-    <${Stat} label="with some in flight">${format.count(data.in_flight)}<//>
-    <${Stat} label="noisy" hint="taking far more than their share" tone=${data.noisy ? "warning" : ""} href=${only("noisy")}>${format.count(data.noisy)}<//>
-    <${Stat} label="halted" hint="giving nothing until resumed" tone=${data.halted ? "bad" : ""} href=${only("halted")}>${format.count(data.halted)}<//>
+    <${Stat} label="with waiting messages">${format.count(data.waiting)}<//>
+    <${Stat} label="with messages in flight">${format.count(data.in_flight)}<//>
+    <${Stat} label="noisy" hint="using far more than their share" tone=${data.noisy ? "warning" : ""} href=${only("noisy")}>${format.count(data.noisy)}<//>
+    <${Stat} label="halted" hint="no delivery until resumed" tone=${data.halted ? "bad" : ""} href=${only("halted")}>${format.count(data.halted)}<//>
   </div>`;
 }
 
 function Nothing({ queue, search, only, isCut }) {
   if (search) {
     const where = isCut ? `None of the first ${format.count(MOST)} groups` : "No group with messages";
-    return html`<${Empty} title=${`${where} has “${search}” in its name`}><a href=${to("groups", queue, search)}>Look at the group of that very name</a><//>`;
+    return html`<${Empty} title=${`${where} has “${search}” in its name`}><a href=${to("groups", queue, search)}>Open the group with this name</a><//>`;
   }
   if (only) return html`<${Empty} title=${`No group is ${only}`} />`;
-  return html`<${Empty} title="No message of the queue belongs to a group">A message names its group when it is put.<//>`;
+  return html`<${Empty} title="No message of the queue belongs to a group">A producer names the group when it sends a message.<//>`;
 }
 
 const ofGroup = (queue, group, state) => to("queues", queue, { tab: "messages", state, group });
@@ -110,11 +110,11 @@ function columnsOf(queue, reload) {
         ${group.noisy && html` <${State} name="noisy" />`}${group.halt && html` <${State} name="halted" />`}
         ${group.halt && html`<${Halt} queue=${queue} halt=${group.halt} />`}`,
     },
-    number(queue, "waiting", "Waiting", "visible", "Visible, whether the group lets them be received now or not", "backlog"),
-    number(queue, "in_flight", "In flight", "leased", "On leases, members of claims included", "in_flight"),
-    number(queue, "delayed", "Delayed", "delayed", "Put with a delay that is not over"),
-    number(queue, "deferred", "Deferred", "deferred", "Released with a delay, for a later try"),
-    { key: "oldest", label: "Oldest", sort: "oldest", align: "number", hint: "Since when the one that waits longest has been visible", render: (group) => html`<${Age} ms=${group.oldest_ms} />` },
+    number(queue, "waiting", "Waiting", "visible", "Visible, whether or not the group's limits allow delivery now", "backlog"),
+    number(queue, "in_flight", "In flight", "leased", "Leased, including members of claims", "in_flight"),
+    number(queue, "delayed", "Delayed", "delayed", "Put with a delay that has not ended"),
+    number(queue, "deferred", "Deferred", "deferred", "Released with a delay, for a later attempt"),
+    { key: "oldest", label: "Oldest", sort: "oldest", align: "number", hint: "Age of the message that has been visible longest", render: (group) => html`<${Age} ms=${group.oldest_ms} />` },
     {
       key: "act",
       label: "Action",

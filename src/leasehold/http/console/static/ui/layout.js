@@ -67,16 +67,16 @@ function Troubles() {
   return html`<div class="troubles">
     ${state === "lost" &&
     html`<${Note} tone="bad">
-      The server has not been reached since ${format.moment(since)} (${format.duration((nowMs - since) / 1000)}).
-      What is shown is from before. The page connects again by itself.
+      No connection to the server since ${format.moment(since)} (${format.duration((nowMs - since) / 1000)}).
+      The page shows older data and reconnects automatically.
     <//>`}
     ${offset !== null &&
     Math.abs(offset) > CLOCKS_APART_MS &&
     html`<${Note} tone="warning">
-      This machine's clock and the server's are ${format.duration(Math.abs(offset) / 1000)} apart. Times are shown by the server's.
+      This machine's clock and the server's are ${format.duration(Math.abs(offset) / 1000)} apart. The pages show the server's time.
     <//>`}
-    ${figures && !figures.store.writable && html`<${Note} tone="bad">The server cannot write to its store. <a href=${to("server")}>See why</a>.<//>`}
-    ${figures?.draining && html`<${Note} tone="warning">The server is about to stop.<//>`}
+    ${figures && !figures.store.writable && html`<${Note} tone="bad">The server cannot write to its store. <a href=${to("server")}>Details</a>.<//>`}
+    ${figures?.draining && html`<${Note} tone="warning">The server is stopping.<//>`}
     ${left < 5 * 60_000 && html`<${Note} tone="warning">Your session ends <${Relative} ms=${who.expires_at_ms} />.<//>`}
   </div>`;
 }

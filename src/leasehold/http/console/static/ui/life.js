@@ -68,7 +68,7 @@ export function Life({ trace }) {
   const { events, finished, error, isLoading, more } = trace;
   if (isLoading) return html`<${Loading} />`;
   return html`<${Problem} error=${error} />
-    ${events.length === 0 && finished && html`<${Empty} title="The event log has nothing of it">It is older than what is kept, or the log of its queue is off.<//>`}
+    ${events.length === 0 && finished && html`<${Empty} title="The event log has no events of this message">Its events have been deleted, or the queue's event log is off.<//>`}
     <ol class="life">
       ${folded(events).map(({ event, renewals, before }) =>
         renewals
@@ -76,7 +76,7 @@ export function Life({ trace }) {
           : html`<${Entry} key=${keyOf(event)} event=${event} before=${before} />`,
       )}
     </ol>
-    ${!finished && !error && html`<p class="more"><button type="button" onClick=${more}>Look further</button></p>`}`;
+    ${!finished && !error && html`<p class="more"><button type="button" onClick=${more}>Search further</button></p>`}`;
 }
 
 function folded(events) {

@@ -185,20 +185,20 @@ function Pages({ queue, page }) {
     ${after && html`<button type="button" onClick=${() => toPage("")}>First page</button>
       <button type="button" onClick=${() => history.back()}>Back</button>`}
     ${isLooking
-      ? html`<span class="faint" role="status">Looking further…</span>`
-      : next && html`<button type="button" onClick=${() => toPage(next)}>${rows.length < LIMIT ? "Look further" : "Next page"}</button>`}
+      ? html`<span class="faint" role="status">Searching…</span>`
+      : next && html`<button type="button" onClick=${() => toPage(next)}>${rows.length < LIMIT ? "Search further" : "Next page"}</button>`}
   </nav>`;
 }
 
 function Nothing({ queue, words, page, reload }) {
   if (page.next) {
-    return html`<${Empty} title="Nothing found so far">
-      Many messages were looked at, and none of them matches. Those after them have not been looked at yet.
+    return html`<${Empty} title="No match so far">
+      None of the messages examined so far matches. Later messages have not been examined yet.
     <//>`;
   }
   if (words) return html`<${Empty} title="No message matches">The filter is: ${words}.<//>`;
   return html`<${Empty} title="There are no messages">
-    <${ActionButton} onClick=${() => putMessage(queue, reload)}>Put one<//>
+    <${ActionButton} onClick=${() => putMessage(queue, reload)}>Put a message<//>
   <//>`;
 }
 
@@ -276,21 +276,21 @@ const columnsOf = (queue, reload) => [
     label: "State",
     render: (row) =>
       row.isGone
-        ? html`<span class="faint" title="It does not match any more, or is completed, removed or moved">gone</span>`
+        ? html`<span class="faint" title="It no longer matches, or was completed, removed or moved">gone</span>`
         : html`<details class="why">
             <summary aria-label=${`${row.state}: why?`}><${State} name=${row.state} /></summary>
             <span><${Sentence} text=${row.why} /></span>
           </details>`,
   },
-  { key: "age", label: "Age", align: "number", hint: "Since it was put", render: (row) => html`<${Age} ms=${row.inserted_at_ms} />` },
+  { key: "age", label: "Age", align: "number", hint: "Time since it was put", render: (row) => html`<${Age} ms=${row.inserted_at_ms} />` },
   {
     key: "attempts",
     label: "Attempts",
     align: "number",
-    hint: "How often it was received, and how often it failed",
+    hint: "Number of deliveries and of failures",
     render: (row) => html`<div>${format.count(row.dequeue_count)}${row.failures > 0 && html` <span class="failed">${format.plural(row.failures, "failure")}</span>`}</div>`,
   },
-  { key: "holder", label: "Holder", hint: "Who holds it, and for how long", render: (row) => html`<${Holder} message=${row} />` },
+  { key: "holder", label: "Holder", hint: "Current holder and time held", render: (row) => html`<${Holder} message=${row} />` },
   {
     key: "actions",
     label: "Actions",

@@ -71,7 +71,7 @@ export function Stat({ label, children, hint, href, tone = "" }) {
 export function Problem({ error, retry }) {
   if (!error) return null;
   return html`<div class="problem" role="alert">
-    <strong>${error.title ?? "Something went wrong"}.</strong> ${error.message}
+    <strong>${error.title ?? "Error"}.</strong> ${error.message}
     ${error.remedy && html`<div class="faint">${error.remedy}</div>`}
     ${retry && html` <button type="button" class="small" onClick=${retry}>Try again</button>`}
   </div>`;

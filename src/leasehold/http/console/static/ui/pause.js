@@ -28,9 +28,9 @@ export function pauseQueue(queue, reload) {
   };
   openDialog(
     (close) => html`<${FormDialog} title=${`Pause ${queue}`} action="Pause" close=${close} act=${act}>
-      <p>Nothing is received until the pause ends. Messages can still be put, and those that are held can be completed.</p>
+      <p>No message is delivered until the pause ends. Messages can still be put, and leased messages can be completed.</p>
       <${DurationField} name="time" label="For" required=${false} hint="Such as 15m or 2h; empty: until it is resumed." />
-      <label><span>Reason, for those who wonder</span><input name="reason" maxlength="1024" /></label>
+      <label><span>Reason (shown with the queue)</span><input name="reason" maxlength="1024" /></label>
     <//>`,
   );
 }

@@ -55,8 +55,8 @@ export function PipelineTimeline({ pipeline }) {
 
   if (isLoading) return html`<${Loading} />`;
   return html`<p class="faint">
-      The upper bar of each message is what the server saw: hidden, visible, or leased, and by whom. The lower bar is the
-      stage that it was in, as this page has seen it. Rest the pointer on a bar for its story.
+      The upper bar of each message shows its state at the server: hidden, visible, or leased, with
+      the holder. The lower bar shows its stage, as seen by this page. Point at a bar for details.
     </p>
     <div class="toolbar">
       <label class="inline">
@@ -68,9 +68,9 @@ export function PipelineTimeline({ pipeline }) {
       <a href=${to("events", { queue })}>All events of ${queue}</a>
     </div>
     <${Problem} error=${error} />
-    ${isBehind && html`<${Note} tone="warning">More happens than can be drawn: some of it is left out.<//>`}
+    ${isBehind && html`<${Note} tone="warning">Too many events to draw: some are omitted.<//>`}
     ${shown.length === 0
-      ? !error && html`<${Empty} title="Nothing has happened in that time">The picture comes from the queue's event log, which must be on.<//>`
+      ? !error && html`<${Empty} title="No events in that time">The timeline needs the queue's event log to be on.<//>`
       : html`<${Timeline}
             queue=${queue}
             lives=${named}
@@ -82,7 +82,7 @@ export function PipelineTimeline({ pipeline }) {
             labelOf=${(id) => labels.get(id) ?? id}
             label=${`Timeline of ${format.plural(shown.length, "message")} of ${queue}`}
           />`}
-    ${lives.size > shown.length && html`<p class="faint">${format.plural(shown.length, "message")} of ${format.count(lives.size)} heard of, those of which something was heard last.</p>`}`;
+    ${lives.size > shown.length && html`<p class="faint">${format.plural(shown.length, "message")} of ${format.count(lives.size)} are shown: those with the latest events.</p>`}`;
 }
 
 // The messages of which something was heard last, in the order in which they came.

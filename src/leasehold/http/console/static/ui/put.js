@@ -31,7 +31,7 @@ function PutForm({ queue, reload, close }) {
     if (form === "lines") return putLines(queue, await linesOf(values.file), members, reload);
     const id = form === "file" ? await putFile(queue, values.file, members) : await putOne(queue, bodyOf(form, values.body), members);
     const undo = id && (() => remove(path("queues", queue, "messages", id)).then(() => reload?.()));
-    toast(id ? html`The message is put: <a href=${to("messages", queue, id)}>see it</a>.` : "The queue has had this message already.", { undo });
+    toast(id ? html`The message was put: <a href=${to("messages", queue, id)}>see it</a>.` : "The message is a duplicate: the queue has received this deduplication key before.", { undo });
     reload?.();
   };
   const preview = async ({ file }) => {
@@ -107,7 +107,7 @@ async function putFile(queue, file, members) {
 
 async function linesOf(file) {
   const lines = (await file.text()).split(/\r?\n/).filter((line) => line !== "");
-  if (lines.length === 0) throw invalid("The file is empty", "There is no line in it.");
+  if (lines.length === 0) throw invalid("The file is empty", "It has no lines.");
   return lines;
 }
 

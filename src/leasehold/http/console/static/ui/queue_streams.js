@@ -18,7 +18,7 @@ export default function QueueStreams({ queue }) {
   return html`<${Problem} error=${error} />
     ${data.streams.length === 0
       ? html`<${Empty} title="No stream reads this queue">
-          A stream is there from the first time that a consumer, such as a Spark query, attaches to it.
+          A stream is created when a consumer, such as a Spark query, first attaches to it.
         <//>`
       : html`<${StreamTable} caption=${`Streams of ${queue}`} streams=${data.streams.map((stream) => ({ ...stream, queue }))} />`}`;
 }
@@ -45,7 +45,7 @@ const STREAM_COLUMNS = [
   {
     key: "until",
     label: "Claimed until",
-    hint: "When the first of its claims lapses unless it is extended",
+    hint: "When the first claim lapses unless it is extended",
     render: ({ claims }) => html`<${Relative} ms=${earliest(claims)} />`,
   },
   { key: "holder", label: "Holder", render: ({ claims }) => holdersOf(claims) },
@@ -82,11 +82,11 @@ export function sentenceOf({ stream, claims, last_settled: last }) {
 }
 
 const MEANING = {
-  opening: "it is being filled, in steps.",
+  opening: "its members are being leased, in steps.",
   open: "its messages are hidden from others until then.",
-  parked: "nobody extends it; it can be replayed until then.",
-  lapsed: "nobody extended it in time, and its messages are visible again until it is opened anew.",
-  broken: "others have taken messages of it, so it cannot be settled unless the consumer accepts the loss.",
+  parked: "it is not being extended; it can be replayed until then.",
+  lapsed: "it was not extended in time, and its messages are visible until it is reopened.",
+  broken: "other consumers have received some of its messages, so it cannot be settled unless the consumer accepts the loss.",
 };
 
 /** The claims of a stream that are not settled. */
@@ -98,22 +98,22 @@ export function ClaimTable({ queue, stream, token, claims, reload }) {
       label: "State",
       render: ({ state }) => html`<span title=${MEANING[state]}><${State} name=${state} /></span>`,
     },
-    { key: "size", label: "Size", align: "number", hint: "Messages when it was opened", render: ({ size }) => format.count(size) },
+    { key: "size", label: "Size", align: "number", hint: "Number of members when it was opened", render: ({ size }) => format.count(size) },
     {
       key: "remaining",
       label: "Remaining",
       align: "number",
-      hint: "Messages that are still its own",
+      hint: "Members that it still has",
       render: ({ remaining }) => format.count(remaining),
     },
     {
       key: "lost",
       label: "Lost",
       align: "number",
-      hint: "Messages that others have taken",
+      hint: "Members that other consumers have received",
       render: ({ lost }) => html`<span class=${lost ? "bad" : "faint"}>${format.count(lost)}</span>`,
     },
-    { key: "noted", label: "Exempted", align: "number", hint: "Messages that are not to be completed with it", render: ({ noted }) => format.count(noted) },
+    { key: "noted", label: "Exempted", align: "number", hint: "Members that settling does not complete", render: ({ noted }) => format.count(noted) },
     {
       key: "until",
       label: "Until",
@@ -158,8 +158,8 @@ function giveBack(queue, stream, token, claim, reload) {
     >
       <${Facts} pairs=${[["Messages", format.count(remaining)], ["Holder", holder ?? "–"], ["State", claim.state]]} />
       <p>
-        Its messages become visible to everybody at once. If ${holder ?? "its consumer"} is still at work, it finds the
-        claim gone when it settles, and its work is done again. This cannot be undone.
+        Its messages become visible immediately. If ${holder ?? "its consumer"} is still working,
+        the server refuses to settle the claim, and the work is repeated. This cannot be undone.
       </p>
     <//>`,
   );
@@ -183,8 +183,8 @@ export function deleteStream(queue, { stream, claims }) {
       <p>
         ${claims.length
           ? `${format.plural(sum(claims, "remaining"), "message")} in ${format.plural(claims.length, "claim")} become visible again.`
-          : "It holds no message."}
-        ${" "}The number that it has settled up to is forgotten: a consumer that comes back finds no stream of this name.
+          : "It has no messages."}
+        ${" "}The last settled number is deleted: a returning consumer gets the error stream-not-found.
       </p>
     <//>`,
   );

@@ -110,7 +110,7 @@ function JobRun({ run }) {
   return html`<${Bar} run=${run} part=${part}>
     <a href=${to("jobs", job.job_id)}>${label}</a> <${State} name=${job.state} />
     <span>${format.count(job.moved)} of ${format.plural(job.matched, "match", "matches")}${" "}
-      <span class="faint">(${format.count(job.examined)} of ${format.count(job.expected)} looked at)</span></span>
+      <span class="faint">(${format.count(job.examined)} of ${format.count(job.expected)} examined)</span></span>
     ${job.note && html`<span>${job.note}</span>`}
   <//>`;
 }

@@ -29,8 +29,8 @@ export function Session({ id }) {
   const held = worker?.messages ?? null;
   const actions =
     session?.state === "live" &&
-    html`<${ActionButton} disabled=${!held?.length} title="End the leases, and leave the session as it is" onClick=${() => takeBackAll(session, held, reload)}>
-        Take back all it holds
+    html`<${ActionButton} disabled=${!held?.length} title="End the leases and keep the session" onClick=${() => takeBackAll(session, held, reload)}>
+        End all leases
       <//>
       <${ActionButton} kind="danger" onClick=${() => endSession(session, address, reload)}>End the session<//>`;
   return html`<${PageHead} title=${title} crumbs=${[["Workers", to("workers")]]} actions=${actions}>
@@ -50,7 +50,7 @@ export function Session({ id }) {
             ["Watchdog", session.progress_timeout_s == null ? "none" : `ends leases ${format.duration(session.progress_timeout_s)} without progress`],
             ["Started", html`<${Moment} ms=${session.started_at_ms} />`],
             ["Over", session.ended_at_ms == null ? undefined : html`<${Moment} ms=${session.ended_at_ms} />`],
-            ["Why it is over", session.reason ?? undefined],
+            ["Reason of the end", session.reason ?? undefined],
           ]}
         />
         <p><a href=${to("events", { session: id })}>All events of the session</a></p>
@@ -73,8 +73,8 @@ function Story({ session, stuck }) {
 function Holds({ session, held, number }) {
   if (session.state !== "live" && !held?.length) return null;
   return html`<${Section} title=${`Messages it holds: ${format.count(number)}`}>
-    ${held === null && number > 0 && html`<p class="faint">It is not among the sessions that are listed: filter the messages of a queue by session.</p>`}
-    ${held !== null && held.length === 0 && html`<p class="faint">It holds none.</p>`}
+    ${held === null && number > 0 && html`<p class="faint">The session is not among the listed ones: filter the messages of a queue by session.</p>`}
+    ${held !== null && held.length === 0 && html`<p class="faint">It holds no messages.</p>`}
     ${held !== null && held.length > 0 && html`<${Table} caption="Messages that the session holds" columns=${COLUMNS} rows=${held} keyOf=${(row) => `${row.queue} ${row.id}`} />`}
     ${held !== null && held.length > 0 && number > held.length && html`<p class="faint">The first ${format.count(held.length)} are shown.</p>`}
   <//>`;
@@ -89,7 +89,7 @@ const COLUMNS = [
   { key: "until", label: "Lease ends", render: (row) => html`<${Relative} ms=${row.until_ms} />` },
   { key: "renewals", label: "Renewals", align: "number", render: (row) => format.count(row.renewals) },
   { key: "delivery", label: "Delivery", align: "number", render: (row) => format.count(row.dequeue_count) },
-  { key: "quiet", label: "Quiet for", align: "number", hint: "Since it last said how far it is", render: (row) => format.duration(row.quiet_s) },
+  { key: "quiet", label: "Quiet for", align: "number", hint: "Time since the last progress report", render: (row) => format.duration(row.quiet_s) },
   {
     key: "progress",
     label: "Progress",
@@ -114,7 +114,7 @@ function Groups({ id, isLive }) {
         </li>`,
       )}
     </ul>
-    ${!data.finished && html`<p class="faint">Found in the part of the log that was looked at; it may hold others since longer.</p>`}
+    ${!data.finished && html`<p class="faint">From the part of the event log that was read; older holds may be missing.</p>`}
   <//>`;
 }
 
@@ -143,8 +143,8 @@ function endSession(session, address, reload) {
       }}
     >
       <p>All ${format.plural(session.leases ?? session.holds ?? 0, "lease")} of <strong>${session.holder}</strong> end at once, and its messages are visible again.
-        What the worker does with their receipts is refused. It may open another session.</p>
-      <label><span>Reason (told to the worker)</span><input name="reason" maxlength="1024" /></label>
+        The server then refuses the worker's receipts. The worker may open another session.</p>
+      <label><span>Reason (sent to the worker)</span><input name="reason" maxlength="1024" /></label>
     <//>`,
   );
 }
@@ -155,14 +155,14 @@ function takeBackAll(session, held, reload) {
     post(path("queues", queue, "change"), { action: "end-lease", filter: { states: ["leased"], session: session.session_id }, wait_s: WAIT_S, ...more });
   openDialog(
     (close) => html`<${FormDialog}
-      title="Take back all it holds"
-      action="Take back"
+      title="End all leases"
+      action="End leases"
       danger
       close=${close}
       preview=${async () => {
         const jobs = await Promise.all(queues.map((queue) => ask(queue, { dry_run: true })));
         const sum = jobs.reduce((total, job) => total + job.matched, 0);
-        return html`<p>It would take back <strong>${format.plural(sum, "message")}</strong>${jobs.some(isRunning) ? " or more" : ""}:</p>
+        return html`<p>It would end the leases of <strong>${format.plural(sum, "message")}</strong>${jobs.some(isRunning) ? " or more" : ""}:</p>
           <ul>${jobs.map((job) => html`<li key=${job.queue}>${format.count(job.matched)} of ${job.queue}</li>`)}</ul>`;
       }}
       act=${async ({ delay, reason }) => {
@@ -170,14 +170,14 @@ function takeBackAll(session, held, reload) {
         let moved = 0;
         for (const queue of queues) {
           const job = await ask(queue, { delay_s: delayS, ...(reason.trim() && { reason: reason.trim() }) });
-          if (isRunning(job)) trackJob(job, "Take back", reload);
+          if (isRunning(job)) trackJob(job, "End leases", reload);
           moved += job.moved;
         }
-        toast(`${format.plural(moved, "message")} taken back from ${session.holder}.`);
+        toast(`${format.plural(moved, "message")} released from ${session.holder}.`);
         reload();
       }}
     >
-      <p>The leases end, in ${format.plural(queues.length, "queue")}; the session goes on, and may receive others.</p>
+      <p>The leases end, in ${format.plural(queues.length, "queue")}; the session continues and may receive other messages.</p>
       <label><span>Visible again after</span><input name="delay" value="0" autocomplete="off" /><small class="faint">Such as 90, 15m, 2h.</small></label>
       <label><span>Reason (kept with the messages)</span><input name="reason" maxlength="1024" /></label>
     <//>`,

@@ -20,34 +20,34 @@ const SECTIONS = [
   [
     "Visibility timeout",
     {
-      visibility_timeout_s: seconds("Visibility timeout, seconds", "The lease of a receive that names none", { placeholder: "30" }),
-      lapsed_receipts: choice("Receipts of leases that have run out", ["until-retaken", "strict", "same-lease"], "What they are worth"),
-      adaptive: { ...yes("Let it follow the work", "The server moves the timeout by itself"), isWhole: true },
-      "adaptive.floor_s": seconds("Never shorter than, seconds", "", { placeholder: "5" }),
-      "adaptive.cap_s": seconds("Never longer than, seconds", "", { placeholder: "3600" }),
-      max_message_timeout_s: seconds("Of a single message at most, seconds", "What its producer may ask for; 0: nothing", { min: 0, placeholder: "43200" }),
+      visibility_timeout_s: seconds("Visibility timeout, seconds", "Length of a lease unless the receive sets one", { placeholder: "30" }),
+      lapsed_receipts: choice("Lapsed receipts", ["until-retaken", "strict", "same-lease"], "Which receipts are valid after their lease has ended"),
+      adaptive: { ...yes("Adaptive", "The server adjusts the timeout to the handling times"), isWhole: true },
+      "adaptive.floor_s": seconds("Shortest timeout, seconds", "", { placeholder: "5" }),
+      "adaptive.cap_s": seconds("Longest timeout, seconds", "", { placeholder: "3600" }),
+      max_message_timeout_s: seconds("Largest timeout of a message, seconds", "Limit for the timeout that a producer sets; 0: producers cannot set one", { min: 0, placeholder: "43200" }),
     },
   ],
   [
     "Limits",
     {
-      max_receives_per_s: { label: "Received per second at most", hint: "Over all workers", kind: "number", min: 0.001, max: 1_000_000, step: "any", placeholder: "no limit" },
+      max_receives_per_s: { label: "Receive rate limit, per second", hint: "For all workers together", kind: "number", min: 0.001, max: 1_000_000, step: "any", placeholder: "no limit" },
       max_body_bytes: { label: "Largest body, bytes", hint: "Up to 67,108,864", kind: "number", min: 1, max: 67_108_864, placeholder: "65536" },
-      dedup_window_s: seconds("Deduplication window, seconds", "How long a key is remembered; 0: not at all", { min: 0, placeholder: "300" }),
+      dedup_window_s: seconds("Deduplication window, seconds", "How long a key is remembered; 0: no deduplication", { min: 0, placeholder: "300" }),
       priority_ageing_s: seconds("Ageing, seconds", "Waiting that counts as one step of priority", { placeholder: "priority is strict" }),
-      event_log: yes("Record events", "Without them there is no trace, and there are no figures"),
+      event_log: yes("Record events", "Without events there are no histories and no past figures"),
     },
   ],
   [
     "Failure policy",
     {
-      "failure_policy.max_failures": budget("Failures", "Then it goes to the poison queue"),
-      "failure_policy.max_deliveries": budget("Deliveries", "Interrupted ones do not count"),
-      "failure_policy.max_lapses": budget("Lapses", "Leases that ran out"),
-      "failure_policy.max_interruptions": budget("Interruptions", "Workers that had to stop"),
+      "failure_policy.max_failures": budget("Failures", "Limit before the message moves to the poison queue"),
+      "failure_policy.max_deliveries": budget("Deliveries", "Interrupted deliveries do not count"),
+      "failure_policy.max_lapses": budget("Lapses", "Leases that ended without renewal"),
+      "failure_policy.max_interruptions": budget("Interruptions", "Deliveries whose worker had to stop"),
       "failure_policy.poison_queue": { label: "Poison queue", kind: "text", placeholder: "the queue's name with -poison" },
-      "failure_policy.poison_time_to_live_s": seconds("Time to live there, seconds", "", { max: 2_147_483_647, placeholder: "for ever" }),
-      "failure_policy.backoff.kind": { ...choice("Back-off after a failure", ["", "fixed", "linear", "exponential"], "How the wait grows; none: visible at once"), isWhole: true },
+      "failure_policy.poison_time_to_live_s": seconds("Time to live there, seconds", "", { max: 2_147_483_647, placeholder: "never expires" }),
+      "failure_policy.backoff.kind": { ...choice("Back-off after a failure", ["", "fixed", "linear", "exponential"], "How the wait grows; none: visible immediately"), isWhole: true },
       "failure_policy.backoff.initial_s": seconds("First wait, seconds", "", { min: 0, placeholder: "1" }),
       "failure_policy.backoff.factor": { label: "Factor", hint: "Of exponential growth", kind: "number", min: 1, max: 10, step: "any", placeholder: "2" },
       "failure_policy.backoff.cap_s": seconds("Longest wait, seconds", "", { min: 0, placeholder: "3600" }),
@@ -57,12 +57,12 @@ const SECTIONS = [
   [
     "Message groups",
     {
-      "groups.order": choice("Order", ["none", "fifo"], "With fifo a group is handed out in order"),
+      "groups.order": choice("Order", ["none", "fifo"], "With fifo the messages of a group are delivered in order"),
       "groups.fair": yes("Fair", "Groups are served in turn, whatever their backlogs"),
-      "groups.max_in_flight": budget("In flight of one group at most"),
-      "groups.rate_per_s": { label: "Of one group per second at most", kind: "number", min: 0.001, max: 1_000_000, step: "any", placeholder: "no limit" },
-      "groups.burst": { label: "Burst", hint: "At once, after a pause", kind: "number", min: 1, max: 1_000_000, placeholder: "1" },
-      "groups.on_poison": choice("When a message is poisoned", ["continue", "halt"], "What becomes of its group, in order"),
+      "groups.max_in_flight": budget("Limit in flight per group"),
+      "groups.rate_per_s": { label: "Rate limit per group, per second", kind: "number", min: 0.001, max: 1_000_000, step: "any", placeholder: "no limit" },
+      "groups.burst": { label: "Burst", hint: "Messages delivered at once after a pause", kind: "number", min: 1, max: 1_000_000, placeholder: "1" },
+      "groups.on_poison": choice("When a message is poisoned", ["continue", "halt"], "Whether its group continues or halts; needs the order fifo"),
     },
   ],
 ];
@@ -84,8 +84,8 @@ export default function Settings({ queue, info, reload }) {
     reload();
   });
   return html`
-    ${isOld && html`<${Note} tone="warning">The settings have changed meanwhile.
-      <button type="button" class="small" onClick=${() => again(info)}>Show the new ones</button><//>`}
+    ${isOld && html`<${Note} tone="warning">The settings have changed in the meantime.
+      <button type="button" class="small" onClick=${() => again(info)}>Show the new settings</button><//>`}
     <${Chosen} settings=${info.settings} timeoutS=${info.visibility_timeout_s} />
     <${Form} key=${`form ${version}`} settings=${base.settings} review=${review} />
     <${ByType} key=${`types ${version}`} settings=${base.settings} review=${review} />
@@ -99,14 +99,14 @@ const asText = ({ settings, metadata }) => JSON.stringify([{ ...settings, adapte
 function Chosen({ settings, timeoutS }) {
   const { adapted, advised } = settings;
   if (!adapted && !advised) return null;
-  return html`<${Section} title="Chosen and advised">
+  return html`<${Section} title="Adaptive and advised values">
     <${Facts}
       pairs=${[
         ["Visibility timeout in force", format.duration(timeoutS)],
-        ["Chosen by the server because", adapted?.because],
+        ["Reason of the server's value", adapted?.because],
         ["Chosen", adapted ? html`<${Moment} ms=${adapted.at_ms} />` : undefined],
-        ["Advised because", advised?.because ?? undefined],
-        ["Advice taken", advised?.at_ms ? html`<${Moment} ms=${advised.at_ms} />` : undefined],
+        ["Reason of the advice", advised?.because ?? undefined],
+        ["Advice applied", advised?.at_ms ? html`<${Moment} ms=${advised.at_ms} />` : undefined],
       ]}
     />
   <//>`;
@@ -119,7 +119,7 @@ function Form({ settings, review }) {
   const submit = (event) => {
     event.preventDefault();
     const changes = changesOf(event.currentTarget.elements, settings);
-    setError(Object.keys(changes).length ? "" : "Nothing is changed.");
+    setError(Object.keys(changes).length ? "" : "No changes.");
     if (Object.keys(changes).length) review({ settings: changes });
   };
   return html`<form onSubmit=${submit} class="settings" aria-label="Settings">
@@ -133,7 +133,7 @@ function Form({ settings, review }) {
       )}
     </fieldset>
     <div class="actions"><button type="submit" class="primary" disabled=${!isOperator()}>Review the changes</button>
-      <span class="faint" role="status">${error || (isOperator() ? "Empty fields stand for the defaults." : "Viewers cannot change anything.")}</span></div>
+      <span class="faint" role="status">${error || (isOperator() ? "Empty fields use the defaults." : "Viewers have read-only access.")}</span></div>
   </form>`;
 }
 
@@ -203,10 +203,10 @@ function set(changes, place, value) {
 // --- rules by message type -----------------------------------------------------------------------
 
 const RULE = {
-  name: { label: "Message type", hint: "Or a prefix of types and a *", kind: "text" },
-  visibility_timeout_s: seconds("Timeout, seconds", "", { placeholder: "that of the queue" }),
-  "adaptive.floor_s": seconds("Follows the work from, seconds", "It is fixed if this and the next are empty"),
-  "adaptive.cap_s": seconds("Follows the work up to, seconds", ""),
+  name: { label: "Message type", hint: "Or a prefix followed by *", kind: "text" },
+  visibility_timeout_s: seconds("Timeout, seconds", "", { placeholder: "the queue's timeout" }),
+  "adaptive.floor_s": seconds("Adaptive from, seconds", "The timeout is fixed if both fields are empty"),
+  "adaptive.cap_s": seconds("Adaptive to, seconds", ""),
 };
 
 function ByType({ settings, review }) {
@@ -218,7 +218,7 @@ function ByType({ settings, review }) {
     event.preventDefault();
     const rules = rulesOf(rows, event.currentTarget.elements);
     const changes = rules && patchFor(before, rules);
-    setError(rules ? (changes ? "" : "Nothing is changed.") : "A type has two rules.");
+    setError(rules ? (changes ? "" : "No changes.") : "Two rules have the same type.");
     if (changes) review({ settings: { timeouts_by_type: changes } });
   };
   return html`<form onSubmit=${submit} class="settings" aria-label="Timeouts by message type">
@@ -283,7 +283,7 @@ function Raw({ info, review }) {
     const patched = patchFor(shown, settings);
     if (patched !== undefined) changes.settings = patched;
     if (JSON.stringify(metadata) !== JSON.stringify(info.metadata)) changes.metadata = metadata;
-    setError(Object.keys(changes).length ? "" : "Nothing is changed.");
+    setError(Object.keys(changes).length ? "" : "No changes.");
     if (Object.keys(changes).length) review(changes);
   };
   return html`<details class="section"><summary>As JSON, with weights and limits of single groups, MNS and metadata</summary>
@@ -323,14 +323,14 @@ export function reviewChanges(queue, info, changes, done) {
     ...(changes.metadata ? [["metadata", info.metadata, changes.metadata]] : []),
   ];
   const act = async () => {
-    if (lines.length === 0) throw invalid("Nothing is changed", "Close this, and change something first.");
+    if (lines.length === 0) throw invalid("No changes", "Close this dialog and change a setting first.");
     const answer = await patch(path("queues", queue), changes);
     toast("The settings are changed.", { undo: undoOf(queue, answer, done) });
     done(answer);
   };
   openDialog(
     (close) => html`<${FormDialog} title=${`Change the settings of ${queue}`} action="Apply" close=${close} act=${act}>
-      <p>It takes effect at once, for all that use the queue.</p>
+      <p>The change takes effect immediately, for all clients of the queue.</p>
       <table class="diff">
         <caption class="hidden-visually">Changes</caption>
         <thead><tr><th scope="col">Setting</th><th scope="col">Now</th><th scope="col">Then</th></tr></thead>

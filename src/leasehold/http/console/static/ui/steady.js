@@ -37,5 +37,5 @@ export function Refresh({ steady, word }) {
   const { fresh, gone, isMoved, refresh } = steady;
   if (!fresh && !gone && !isMoved) return null;
   const what = [fresh && `${format.count(fresh)} new`, gone && `${format.count(gone)} gone`].filter(Boolean).join(", ");
-  return html`<button type="button" onClick=${refresh}>${what || "Another order"}: refresh the ${word}</button>`;
+  return html`<button type="button" onClick=${refresh}>${what || "The order has changed"}: refresh the ${word}</button>`;
 }

@@ -42,7 +42,7 @@ export function Table({
           ${onSelect &&
           html`<th scope="col" class="choose">
             <${Checkbox}
-              label="Select all that are shown"
+              label="Select all rows shown"
               isChecked=${chosen > 0 && chosen === keys.length}
               isPartly=${chosen > 0 && chosen < keys.length}
               onChange=${chooseAll}

@@ -24,7 +24,7 @@ const ROOM_FOR_STAGE = 46;
 /** Ends of a stage that nothing went wrong at; `over` is one that nobody said how it ended. */
 const GOOD = new Set(["done", "skipped", "over"]);
 
-const KINDS = { delayed: "hidden by its sender", visible: "visible", waiting: "given back, to be tried again" };
+const KINDS = { delayed: "delayed by the producer", visible: "visible", waiting: "released, waiting for the next attempt" };
 
 /**
  * The timeline.
@@ -101,7 +101,7 @@ function Run({ run, top, place, toMs, stages }) {
   const style = `stage s${Math.max(0, stages.indexOf(run.stage)) % STAGES} ${isGood ? "" : "unfinished"}`;
   return html`<g>
     <rect class=${style} x=${x} y=${top + LANE + 5} width=${width} height=${STAGE} rx="2">
-      <title>${`${run.stage}${run.by ? ` by ${run.by}` : ""}: ${run.toMs === null ? "at work" : run.outcome}, ${took}`}</title>
+      <title>${`${run.stage}${run.by ? ` by ${run.by}` : ""}: ${run.toMs === null ? "running" : run.outcome}, ${took}`}</title>
     </rect>
     ${width > ROOM_FOR_STAGE && html`<text class="on-stage" x=${x + 4} y=${top + LANE + 14}>${run.stage}</text>`}
     ${!isGood && html`<text class="bad" x=${x + width + 2} y=${top + LANE + 15}>✗</text>`}
@@ -112,7 +112,7 @@ function tellOf(span, toMs) {
   const when = `from ${format.moment(span.fromMs)} ${span.toMs === null ? "until now" : `for ${format.duration((span.toMs - span.fromMs) / 1000)}`}`;
   if (span.kind !== "leased") return `${KINDS[span.kind]} ${when}`;
   const renewed = format.plural(span.renewals.length, "renewal");
-  return `Delivery ${span.delivery}, fence ${span.fence}: leased by ${span.holder || "a receiver without a name"} ${when}; ${renewed}${span.how ? `; ${span.how}` : ""}`;
+  return `Delivery ${span.delivery}, fence ${span.fence}: leased by ${span.holder || "an unnamed receiver"} ${when}; ${renewed}${span.how ? `; ${span.how}` : ""}`;
 }
 
 const cut = (text) => (text.length > 19 ? `${text.slice(0, 18)}…` : text);
