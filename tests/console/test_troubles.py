@@ -137,7 +137,7 @@ def test_viewer_can_change_nothing(world: World, viewer: Visit, subtests: pytest
                 viewer.open(address).settle()
                 for each in viewer.page.get_by_role("button", name=ACTIONS).all():
                     text = each.inner_text()
-                    if text not in {"Pause the tail", "Resume the tail"}:
+                    if text not in {"Pause updates", "Resume updates"}:
                         assert each.is_disabled(), text
 
 

@@ -81,7 +81,7 @@ function TextField({ name, label, value }) {
     timer.current = setTimeout(() => setParams({ [name]: text }), TYPED_MS);
   };
   return html`<label><span>${label}</span>
-    <input type="text" value=${value} autocomplete="off" spellcheck="false" placeholder=${name === "actor" ? "such as console:alice, * for any" : ""} onInput=${typed} /></label>`;
+    <input type="text" value=${value} autocomplete="off" spellcheck="false" placeholder=${name === "actor" ? "name, or * for any" : ""} onInput=${typed} /></label>`;
 }
 
 function Log({ filter }) {
@@ -90,7 +90,7 @@ function Log({ filter }) {
   const { rows, waiting, hasGap, isOver, error, isLoading, isLooking, reachedMs } = log;
   const isFiltered = Object.keys(filter).length > 0;
   return html`<div class="toolbar">
-      <button type="button" aria-pressed=${isPaused} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Resume the tail" : "Pause the tail"}</button>
+      <button type="button" aria-pressed=${isPaused} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Resume updates" : "Pause updates"}</button>
       ${(waiting.length > 0 || hasGap) && html`<button type="button" class="primary" onClick=${showNew}>Show ${waiting.length}${hasGap || waiting.length >= WAITING ? "+" : ""} new</button>`}
       <span class="faint">${isPaused ? "Paused: new events are counted but not shown." : tail.isHeld ? "New events are held back while you read." : "New events are shown as they come."}</span>
     </div>

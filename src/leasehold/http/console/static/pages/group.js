@@ -91,10 +91,10 @@ function Rules({ name, rules, isKnown }) {
     <${Facts}
       pairs=${[
         ["Order", rules.order === "fifo" ? "in the order of sending" : "any"],
-        ["Turns", rules.fair ? `in turn with other groups, weight ${own("weights", 1)}` : "in the order of arrival"],
+        ["Scheduling", rules.fair ? `in turn with other groups, weight ${own("weights", 1)}` : "in the order of arrival"],
         ["Limit in flight", most == null ? "no limit" : format.count(most)],
         ["Rate limit", perS == null ? "no limit" : `${format.rate(perS)}, ${format.count(own("burst_of", rules.burst ?? 1))} at once`],
-        ["When one is poisoned", rules.on_poison === "halt" ? "the group is halted" : "the group continues"],
+        ["After a poisoned message", rules.on_poison === "halt" ? "the group is halted" : "the group continues"],
       ]}
     />
   <//>`;

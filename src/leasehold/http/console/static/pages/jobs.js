@@ -57,7 +57,7 @@ const columns = (reload) => [
     render: (job) => (job.dry_run ? html`<span class="faint">none</span>` : html`<span>${format.count(job.moved)} <span class="faint">${doneOf(job.kind)}</span></span>`),
   },
   { key: "actor", label: "Started by", render: ({ actor }) => actor ?? html`<span class="faint">–</span>` },
-  { key: "created", label: "Begun", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
+  { key: "created", label: "Started", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
   {
     key: "act",
     label: "Action",
@@ -123,12 +123,12 @@ function OneJob({ id }) {
           ]}
         />
       <//>
-      <${Section} title="Facts">
+      <${Section} title="Details">
         <${Facts}
           pairs=${[
             ["Queue", html`<a href=${to("queues", job.queue)}>${job.queue}</a>`],
             ["Started by", job.actor],
-            ["Begun", html`<${Relative} ms=${job.created_at_ms} /> (<${Moment} ms=${job.created_at_ms} />)`],
+            ["Started", html`<${Relative} ms=${job.created_at_ms} /> (<${Moment} ms=${job.created_at_ms} />)`],
             ["Last step", html`<${Relative} ms=${job.updated_at_ms} />`],
             ["Dry run", job.dry_run ? "yes: nothing is changed" : "no"],
             ["Note", job.note ?? undefined],

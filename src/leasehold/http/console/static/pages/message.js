@@ -50,7 +50,7 @@ function One({ queue, id }) {
     ${!isGone && html`<${Problem} error=${error} retry=${look} />`}
     ${(isAsked || isLoading) && html`<${Loading} lines=${8} />`}
     ${message && html`<${Known} ...${{ queue, message, explanation, reload: look, isGone }} />`}
-    <${Section} title="Life">
+    <${Section} title="History">
       <${Life} trace=${trace} />
     <//>`;
 }
@@ -215,7 +215,7 @@ function Budgets({ message, settings }) {
 function Attempts({ message }) {
   const { attempts, last_error: lastError } = message;
   if (attempts.length === 0) return null;
-  return html`<${Section} title=${`Attempts that have ended: ${attempts.length}`}>
+  return html`<${Section} title=${`Finished attempts: ${attempts.length}`}>
     ${lastError && html`<h3>Last error, <${Moment} ms=${lastError.at_ms} /></h3><${ErrorText} error=${lastError} />`}
     <${Table} caption="Attempts" columns=${ATTEMPTS} rows=${[...attempts].reverse()} keyOf=${(row) => `${row.number} ${row.ended_at_ms}`} />
   <//>`;

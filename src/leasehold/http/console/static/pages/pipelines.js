@@ -28,7 +28,7 @@ const COLUMNS = [
   { key: "rate", label: "Done", align: "number", render: ({ per_s: value }) => format.rate(value) },
   { key: "poisoned", label: "Set aside", align: "number", render: ({ poisoned }) => html`<span class=${poisoned ? "bad" : "faint"}>${format.count(poisoned)}</span>` },
   { key: "executors", label: "Executors", align: "number", render: ({ executors }) => format.count(executors.length) },
-  { key: "began", label: "Begun", render: ({ began_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
+  { key: "began", label: "Started", render: ({ began_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
   { key: "reported", label: "Last report", render: ({ at_ms: ms }) => html`<${Relative} ms=${ms} />` },
 ];
 
@@ -74,7 +74,7 @@ function OnePipeline({ name }) {
     ${reported && html`<${Reported} pipeline=${reported} />`}
     ${!isLoading && html`<${Section} title="Timeline of each message"><${PipelineTimeline} key=${queue} pipeline=${pipeline} /><//>`}
     ${reported?.executors.length > 0 && html`<${Section} title="Executors"><${Executors} pipeline=${reported} /><//>`}
-    ${reported && html`<${Section} title="Facts"><${RunFacts} pipeline=${reported} /><//>`}`;
+    ${reported && html`<${Section} title="Details"><${RunFacts} pipeline=${reported} /><//>`}`;
 }
 
 function Reported({ pipeline }) {
@@ -128,7 +128,7 @@ function RunFacts({ pipeline }) {
   return html`<${Facts}
     pairs=${[
       ["Queue", html`<a href=${to("queues", pipeline.queue)}>${pipeline.queue}</a>`],
-      ["Begun", html`<${Relative} ms=${pipeline.began_at_ms} /> (<${Moment} ms=${pipeline.began_at_ms} />)`],
+      ["Started", html`<${Relative} ms=${pipeline.began_at_ms} /> (<${Moment} ms=${pipeline.began_at_ms} />)`],
       ["Last report", html`<${Relative} ms=${pipeline.at_ms} /> (<${Moment} ms=${pipeline.at_ms} />)`],
       ["Executors", format.count(pipeline.executors.length)],
       ["Failure", pipeline.failure ?? undefined],

@@ -114,7 +114,7 @@ function OneStream({ queue, stream }) {
           ? html`<${Empty} title="No claim is open">All its claims are settled.<//>`
           : html`<${ClaimTable} queue=${queue} stream=${stream} token=${data.token} claims=${data.claims} reload=${reload} />`}
       <//>
-      <${Section} title="Facts">
+      <${Section} title="Details">
         <${Facts}
           pairs=${[
             ["Queue", html`<a href=${to("queues", queue)}>${queue}</a>`],

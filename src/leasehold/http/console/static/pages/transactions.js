@@ -43,7 +43,7 @@ const COLUMNS = [
     render: ({ parts }) => (parts.length ? format.count(parts.length) : html`<span class="faint">–</span>`),
   },
   { key: "claims", label: "Bound claims", render: ({ claims }) => claimsOf(claims) },
-  { key: "created", label: "Begun", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
+  { key: "created", label: "Started", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },
   {
     key: "until",
     label: "Until",
@@ -106,12 +106,12 @@ function OneTransaction({ name }) {
     ${isLoading && html`<${Loading} />`}
     ${data &&
     html`<p class="explanation">${sentenceOf(data)}</p>
-      <${Section} title="Facts">
+      <${Section} title="Details">
         <${Facts}
           pairs=${[
             ["Messages", format.count(data.rows)],
             ["Duplicates dropped", isStaged ? undefined : format.count(data.duplicates)],
-            ["Begun", html`<${Relative} ms=${data.created_at_ms} /> (<${Moment} ms=${data.created_at_ms} />)`],
+            ["Started", html`<${Relative} ms=${data.created_at_ms} /> (<${Moment} ms=${data.created_at_ms} />)`],
             [isStaged ? "Vanishes" : "Forgotten", html`<${Relative} ms=${data.until_ms} /> (<${Moment} ms=${data.until_ms} />)`],
             ["Bound claims", claimsOf(data.claims)],
           ]}

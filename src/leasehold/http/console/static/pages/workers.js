@@ -73,7 +73,7 @@ const COLUMNS = [
     label: "Worker",
     isMain: true,
     render: (worker) => html`<a href=${to("workers", worker.session_id)}>${worker.holder || worker.session_id}</a>
-      <div class="faint mono">${worker.session_id}</div>`,
+      <div class="faint mono whole">${worker.session_id}</div>`,
   },
   {
     key: "state",

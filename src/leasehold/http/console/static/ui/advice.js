@@ -102,8 +102,8 @@ function headlineOf({ today_s: today, advised_s: advised, because, renews, is_en
 const percent = (value) => format.percent(value);
 const SURVIVAL = [
   { label: "still in progress", unit: percent },
-  { label: "between", unit: percent, dash: [4, 4] },
-  { label: "and", unit: percent, dash: [4, 4] },
+  { label: "95 % band from", unit: percent, dash: [4, 4] },
+  { label: "to", unit: percent, dash: [4, 4] },
 ];
 
 const LEAST_SHARE = 0.002;
@@ -152,7 +152,7 @@ function Cost({ found }) {
   }, [cost, today, advised]);
   const at = (timeout) => format.duration((cost.find((each) => each.timeout_s >= timeout) ?? cost.at(-1)).cost_s);
   const label = `A message waits ${at(today)} on average with the timeout now${advised === today ? "" : `, and ${at(advised)} with the one advised`}, work done twice counted as waiting.`;
-  return html`<h3>What a timeout costs</h3>
+  return html`<h3>Cost of a timeout</h3>
     <p class="faint">${label}</p>
     <${Plot} data=${data} series=${COST} label=${label} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${180} />`;
 }

@@ -37,12 +37,12 @@ export default function Groups({ queue }) {
     ${around && !around.settings.groups && html`<${Note}>The queue has no rules for groups: messages are delivered regardless of their group.<//>`}
     <div class="toolbar">
       <input type="search" aria-label="Search groups by name" placeholder="Group" value=${search} onInput=${(event) => setParams({ search: event.currentTarget.value })} />
-      <label class="inline"><span>First</span>
+      <label class="inline"><span>Order</span>
         <select value=${order} onChange=${(event) => setParams({ order: event.currentTarget.value })}>
           ${ORDERS.map(([value, label]) => html`<option key=${value} value=${value}>${label}</option>`)}
         </select>
       </label>
-      <label class="inline"><span>Show</span>
+      <label class="inline"><span>Filter</span>
         <select value=${only} onChange=${(event) => setParams({ only: event.currentTarget.value })}>
           <option value="">all</option>
           <option value="noisy">noisy</option>

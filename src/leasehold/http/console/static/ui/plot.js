@@ -1,5 +1,6 @@
 // Plots: small ones as SVG, large ones by uPlot, which is loaded when the first one is shown.
 
+import * as format from "../lib/format.js";
 import { html, useEffect, useRef } from "../lib/html.js";
 
 const HEIGHT = 200;
@@ -7,6 +8,13 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 const CLOCK_S = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const DAY_S = 86_400;
+// Round numbers of seconds, minutes, hours and days for the ticks of an axis of durations.
+const DURATION_STEPS = [
+  ...[0.001, 0.01, 0.1].flatMap((step) => [step, 2 * step, 5 * step]),
+  ...[1, 2, 5, 10, 15, 30].flatMap((step) => [step, 60 * step]),
+  ...[1, 2, 4, 6, 12].map((hours) => 3_600 * hours),
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000].map((days) => DAY_S * days),
+].sort((a, b) => a - b);
 const COLOURS = ["--blue", "--green", "--red", "--violet", "--amber"];
 
 /**
@@ -105,13 +113,19 @@ function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
       {
         ...axis,
         space: xUnit ? 90 : 50,
+        ...(xUnit === format.duration ? { incrs: DURATION_STEPS } : {}),
         values: xUnit ? (_, values) => values.map(xUnit) : isTime ? clockLabels : undefined,
       },
-      { ...axis, size: 76, values: unit && ((_, values) => values.map(unit)) },
+      {
+        ...axis,
+        size: widthOfLabels,
+        ...(unit === format.duration ? { incrs: DURATION_STEPS } : {}),
+        values: unit && ((_, values) => values.map(unit)),
+      },
     ],
     series: [
       xUnit
-        ? { label: "x", value: (_, value) => (value == null ? "–" : xUnit(value)) }
+        ? { label: "Time", value: (_, value) => (value == null ? "–" : xUnit(value)) }
         : isTime
           ? { label: "Time", value: (_, value) => (value == null ? "–" : CLOCK_S.format(value * 1000)) }
           : {},
@@ -128,6 +142,16 @@ function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
     ],
     hooks: { draw: [(shown) => drawMarks(shown, marks, colour)] },
   };
+}
+
+// The room that the labels of an axis need, measured once per drawing, as it moves the plot itself.
+function widthOfLabels(plot, labels, axis, cycle) {
+  if (cycle > 1) return plot.axes[axis]._size;
+  plot.ctx.save();
+  plot.ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  const widths = (labels ?? []).map((label) => plot.ctx.measureText(label ?? "").width / devicePixelRatio);
+  plot.ctx.restore();
+  return Math.max(76, Math.ceil(20 + Math.max(0, ...widths)));
 }
 
 // Vertical lines with a name, such as "timeout now".

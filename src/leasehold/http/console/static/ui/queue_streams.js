@@ -33,7 +33,7 @@ const STREAM_COLUMNS = [
   { key: "claims", label: "Open claims", align: "number", render: ({ claims }) => format.count(claims.length) },
   {
     key: "messages",
-    label: "Messages in them",
+    label: "Claimed messages",
     align: "number",
     render: ({ claims }) => format.count(sum(claims, "remaining")),
   },

@@ -45,7 +45,7 @@ const SECTIONS = [
       "failure_policy.max_deliveries": budget("Deliveries", "Interrupted deliveries do not count"),
       "failure_policy.max_lapses": budget("Lapses", "Leases that ended without renewal"),
       "failure_policy.max_interruptions": budget("Interruptions", "Deliveries whose worker had to stop"),
-      "failure_policy.poison_queue": { label: "Poison queue", kind: "text", placeholder: "the queue's name with -poison" },
+      "failure_policy.poison_queue": { label: "Poison queue", kind: "text", placeholder: "QUEUE-poison" },
       "failure_policy.poison_time_to_live_s": seconds("Time to live there, seconds", "", { max: 2_147_483_647, placeholder: "never expires" }),
       "failure_policy.backoff.kind": { ...choice("Back-off after a failure", ["", "fixed", "linear", "exponential"], "How the wait grows; none: visible immediately"), isWhole: true },
       "failure_policy.backoff.initial_s": seconds("First wait, seconds", "", { min: 0, placeholder: "1" }),
