@@ -91,7 +91,7 @@ def settle(
     Returns: Whole seconds, rounded up.
     """
     if bounds.user_s is not None:
-        return Settled(timeout_s=bounds.user_s, reasons=("set by a user, which wins",))
+        return Settled(timeout_s=bounds.user_s, reasons=("set by a user, which takes precedence",))
     reasons = []
     chosen = math.ceil(wanted_s - 1e-9)
     if today_s is not None and chosen != today_s:
@@ -534,10 +534,10 @@ def shape_told(model: DurationModel, timeout_s: float, crash_rate: float, crashe
     if crashes:
         died = f"a worker dies once in {every} of work"
     else:
-        died = f"no worker was seen to die (one death in {every} of work is assumed)"
+        died = f"no worker death was observed (one death in {every} of work is assumed)"
     return (
         f"{share_told(model.tail(timeout_s))} of the work takes longer than "
-        f"{length_told(timeout_s)} (half of it {length_told(model.quantile(0.5))}, 99 % "
+        f"{length_told(timeout_s)} (median {length_told(model.quantile(0.5))}, 99th percentile "
         f"{length_told(model.quantile(0.99))}), and {died}"
     )
 
@@ -545,18 +545,21 @@ def shape_told(model: DurationModel, timeout_s: float, crash_rate: float, crashe
 def start_told(finished: float, censored: float) -> str:
     """Return why a timeout is no more than a start."""
     if finished:
-        return f"only {finished:,.0f} attempts were finished, so this is a rough start"
+        return f"only {finished:,.0f} attempts have finished, so this is a rough estimate"
     if censored:
         return (
-            f"nothing was finished yet, and {censored:,.0f} leases ended before the work did, so "
-            "this is a guess"
+            f"no attempt has finished yet, and {censored:,.0f} leases ended before their work "
+            "did, so this is a guess"
         )
-    return "nothing was finished yet, so this is the default"
+    return "no attempt has finished yet, so this is the default"
 
 
 def blind_told() -> str:
     """Return why a timeout is twice as long as all that was seen."""
-    return "more of it outlasts all that was seen, so it is at least twice that"
+    return (
+        "many attempts lasted longer than the longest finished one, so the timeout is at least "
+        "twice that"
+    )
 
 
 def given_up_told(messages: float) -> str:
@@ -564,7 +567,8 @@ def given_up_told(messages: float) -> str:
     many = f"{messages:,.0f} message{'s' if messages > 1 else ''}"
     were, work = ("were", "their") if messages > 1 else ("was", "its")
     return (
-        f"{many} {were} given up after each lease had run out: {work} work may take longer, so the "
+        f"{many} {were} given up after every lease had run out: {work} work may take longer, so "
+        "the "
         "timeout is not shortened"
     )
 
@@ -572,16 +576,16 @@ def given_up_told(messages: float) -> str:
 def extrapolated_told(times: float, longest_s: float) -> str:
     """Return why a timeout is no longer."""
     return (
-        f"a longer one might cost less by the fitted tail, but none beyond {times:g} times the "
-        f"longest attempt seen ({length_told(longest_s)}) is advised"
+        f"by the fitted tail a longer timeout might cost less, but the advice is at most "
+        f"{times:g} times the longest observed attempt ({length_told(longest_s)})"
     )
 
 
 def beyond_told(share: float, longest_s: float) -> str:
     """Return why a timeout is as long as can be."""
     return (
-        f"{share_told(share)} of it takes longer than {length_told(longest_s)}, the longest lease "
-        "there can be, so only leases that are renewed get that done"
+        f"{share_told(share)} of the work takes longer than {length_told(longest_s)}, the longest "
+        "possible lease, so only renewed leases can complete it"
     )
 
 

@@ -193,7 +193,7 @@ def _bounds_for(
     near = _is_near(before.floor_s, wanted.floor_s) and _is_near(before.cap_s, wanted.cap_s)
     kept = f"Already adapts between {before.floor_s} s and {before.cap_s} s"
     if fits and near:
-        return Change(queue=queue, patch=None, sentence=f"{kept}, which is as good.")
+        return Change(queue=queue, patch=None, sentence=f"{kept}, which is equally good.")
     if bounds == before and timeout == current.visibility_timeout_s:
         return Change(queue=queue, patch=None, sentence=f"{kept}.")
     advised = _advised(recommendation, current, timeout, bounds, now_ms)
@@ -217,7 +217,7 @@ def _plan_for(recommendation: Recommendation, current: Current, now_ms: int) -> 
     """
     queue, plan, older = recommendation.queue, recommendation.renewal, current.advised
     stays = (
-        f"Its workers renew, so the visibility timeout stays at {current.visibility_timeout_s} s"
+        f"The workers renew, so the visibility timeout stays at {current.visibility_timeout_s} s"
     )
     if plan is None:
         return Change(queue=queue, patch=None, sentence=f"{stays}.")
@@ -226,7 +226,7 @@ def _plan_for(recommendation: Recommendation, current: Current, now_ms: int) -> 
     )
     told = (
         f"a first lease of {advised.first_lease_s} s, renewed every {advised.renew_every_s} s, is "
-        "told to those who ask"
+        "advised to workers"
     )
     known = older is not None and (
         _is_near(older.first_lease_s, advised.first_lease_s)
@@ -270,14 +270,14 @@ def undo_for(queue: str, current: Current) -> Change:
     if before_s == now_s:
         said = [f"the visibility timeout stays at {now_s} s, as it was before"]
     elif before_s is None or advised.visibility_timeout_s != now_s:
-        said = [f"the visibility timeout stays at {now_s} s, which was set since"]
+        said = [f"the visibility timeout stays at {now_s} s, which was set after the advice"]
     else:
         fits_s = before_s
         if bounds is not None:
             fits_s = min(max(before_s, bounds.floor_s), bounds.cap_s)
         said = [f"visibility timeout {now_s} s to {fits_s} s"]
         if fits_s != before_s:
-            said = [f"{said[0]}: {before_s} s, as before, is outside of the bounds"]
+            said = [f"{said[0]}: {before_s} s, as before, is outside the bounds"]
         if fits_s != now_s:
             patch["visibility_timeout_s"] = fits_s
     text = "; ".join([*said, *told])
@@ -291,7 +291,7 @@ def _undo_type(queue: str, current: Current) -> Change:
     if advised is None:
         made = Change(queue=queue, patch=None, sentence=_NO_ADVICE)
     elif rule is None:
-        sentence = "It has no timeout of its own, and is told no plan any more."
+        sentence = "It no longer has its own timeout or an advised plan."
         made = Change(queue=queue, patch={"advised": None}, sentence=sentence)
     elif advised.before_s is not None or rule.visibility_timeout_s != advised.visibility_timeout_s:
         made = undo_for(queue, alike)
@@ -317,9 +317,11 @@ def _undone_bounds(advised: Advised, current: Current) -> tuple[Adaptive | None,
     if written is None:
         return current.adaptive, []
     if current.adaptive is None:
-        return None, ["it no longer adapts, as was set since"]
+        return None, ["it no longer adapts, as set after the advice"]
     if written != current.adaptive:
-        return current.adaptive, ["the bounds within which it adapts stay, which were set since"]
+        return current.adaptive, [
+            "the bounds of the adaptive timeout stay, as set after the advice"
+        ]
     before = _adaptive(advised.before_floor_s, advised.before_cap_s)
     if before is None or before == written:
         return current.adaptive, []

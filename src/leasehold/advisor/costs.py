@@ -319,7 +319,7 @@ def guard(round_trips_s: Sequence[float], stalls_s: Sequence[float], late_share:
     Source: the safety margin of Chen, Toueg and Aguilera (2002).
     """
     if not len(round_trips_s):
-        raise ValueError("no round trip was measured")
+        raise ValueError("no round trips were measured")
     trip = float(np.quantile(np.asarray(round_trips_s), _ROUND_TRIP_SHARE, method="higher"))
     if not len(stalls_s):
         return trip

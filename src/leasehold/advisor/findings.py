@@ -201,9 +201,10 @@ def _of_timeout(whole: Recommendation) -> Iterator[Finding]:
         "timeout",
         queue,
         f"{word} the visibility timeout from {today.timeout_s:,.0f} s to {whole.timeout_s:,} s"
-        f"{step}. In the log {_seen_told(whole)}. As modelled for the same messages, it takes "
-        f"redeliveries from {today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, work done "
-        f"twice from {today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst "
+        f"{step}. In the log {_seen_told(whole)}. According to the model, for the same messages "
+        f"it changes redeliveries from {today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, "
+        "repeated "
+        f"work from {today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst "
         f"recovery from {today.worst_recovery_s:,.0f} s to {advice.worst_recovery_s:,.0f} s."
         f"{_apart_told(whole)}",
     )
@@ -223,7 +224,8 @@ def _apart_told(whole: Recommendation) -> str:
     if account is None or account.because is None:
         return ""
     return (
-        f" Log and model are {account.apart:.0%} apart for the timeout of today: {account.because}."
+        f" Log and model differ by {account.apart:.0%} apart for the timeout of today: "
+        f"{account.because}."
     )
 
 
@@ -240,7 +242,7 @@ def _of_work(whole: Recommendation, types: tuple[Recommendation, ...]) -> Iterat
             Weight.ACT,
             "waste",
             whole.queue,
-            f"{seen.late:,} of {done:,} completions came when the lease was over "
+            f"{seen.late:,} of {done:,} completions arrived after the end of the lease "
             f"({seen.late / done:.1%}).",
         )
     if seen.work_s and seen.wasted_work_s > _WASTED * seen.work_s:
@@ -248,7 +250,7 @@ def _of_work(whole: Recommendation, types: tuple[Recommendation, ...]) -> Iterat
             Weight.LOOK,
             "waste",
             whole.queue,
-            f"{seen.wasted_work_s / seen.work_s:.0%} of the work came to nothing.",
+            f"{seen.wasted_work_s / seen.work_s:.0%} of the work was wasted.",
         )
 
 
@@ -277,8 +279,8 @@ def _of_backlog(queue: QueueSummary, ahead: Forecast, until_ms: int) -> Iterator
             Weight.ACT,
             "backlog",
             queue.queue,
-            f"The backlog grows: {ahead.put_per_h:,.0f} messages come in an hour, and "
-            f"{ahead.capacity_per_h:,.0f} are done.{_drain(ahead)}",
+            f"The backlog grows: {ahead.put_per_h:,.0f} messages arrive per hour, and "
+            f"{ahead.capacity_per_h:,.0f} can be completed.{_drain(ahead)}",
         )
     lost = sum(each.expired for each in queue.hours if each.start_ms >= until_ms - _DAY_MS)
     if lost:
@@ -293,7 +295,7 @@ def _of_set_aside(queue: QueueSummary) -> Iterator[Finding]:
         expiry = ""
         if queue.next_expiry_ms is not None:
             expiry = f"; the first expires at {time_of(queue.next_expiry_ms)}"
-        sentence = f"{many} {verb} here to be looked at or redriven{expiry}."
+        sentence = f"{many} {verb} in this poison queue to be inspected or redriven{expiry}."
         yield _found(Weight.LOOK, "poison", queue.queue, sentence)
 
 
@@ -301,7 +303,7 @@ def _drain(ahead: Forecast) -> str:
     if not ahead.drains or ahead.busy_workers is None:
         return ""
     told = ", ".join(f"{each.workers:,} in {each.hours:.0f} h" for each in ahead.drains)
-    return f" Workers that would drain it: {told}; {ahead.busy_workers:,.1f} are busy today."
+    return f" Workers needed to drain it: {told}; {ahead.busy_workers:,.1f} are busy today."
 
 
 def _of_poison(queue: QueueSummary, until_ms: int) -> Iterator[Finding]:
@@ -350,8 +352,8 @@ def _of_groups(queue: QueueSummary) -> Iterator[Finding]:
         Weight.LOOK,
         "group",
         queue.queue,
-        f"Message groups that waited together were not served alike: Jain's index is "
-        f"{groups.fairness:.2f}, and would be 1.{told} Have them take turns (groups.fair).",
+        f"Message groups that waited at the same time were not served equally: Jain's index is "
+        f"{groups.fairness:.2f}, and would be 1.{told} Enable fair turns (groups.fair).",
     )
 
 
@@ -665,11 +667,11 @@ def _because(
     )
     if len(parts) == 1:
         return (
-            f"one queue will do: another would save less than {LEAST_SAVED:.0%} of the "
+            f"one queue is enough: another would save less than {LEAST_SAVED:.0%} of the "
             f"{now.cost:.2g} s that a message loses; {renewal}"
         )
     timeouts = ", ".join(f"{each.timeout_s:.3g} s" for each in parts)
     return (
-        f"{len(parts)} queues with timeouts of {timeouts} in place of {now.timeout_s:.3g} s save "
+        f"{len(parts)} queues with timeouts of {timeouts} instead of {now.timeout_s:.3g} s save "
         f"{saved_s:.2g} of the {now.cost:.2g} s that a message loses ({share:.0%}); {renewal}"
     )

@@ -314,7 +314,7 @@ def _workers(per_h: float, mean_s: float) -> int:
 def _because(known: Forecast, last: ForecastPoint, chance: float) -> str:
     told = (
         f"messages per hour of the last day: {known.put_per_h:,.0f} came, "
-        f"{known.completed_per_h:,.0f} were done, {known.capacity_per_h:,.0f} can be; in "
+        f"{known.completed_per_h:,.0f} were completed, {known.capacity_per_h:,.0f} can be; in "
         f"{HORIZON_H} hours {last.median:,.0f} wait ({last.low:,.0f} to {last.high:,.0f})"
     )
     if known.time_to_live_s is not None:

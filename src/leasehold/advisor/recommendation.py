@@ -219,32 +219,31 @@ def _why_apart(seen: Seen, modelled: float, workers: int | None) -> str:
     """Return which assumption of the model the log does not bear out."""
     if modelled > seen.redeliveries and workers is not None:
         return (
-            f"the model has {workers:,} workers, all leases of this timeout, and a lapsed one "
-            "retaken as soon as a worker is free; in the log leases had other lengths or were "
-            "renewed, or fewer workers were there"
+            f"the model has {workers:,} workers, all leases of this timeout, and lapsed leases "
+            "are retaken as soon as a worker is free; in the log leases had other lengths or "
+            "were renewed, or there were fewer workers"
         )
     if modelled > seen.redeliveries and seen.late_accepted:
         return (
-            "the model takes it that a lapsed lease is retaken at once, but that takes a worker "
-            "who is free: "
-            f"in the log {seen.late_accepted:,} completions of lapsed leases "
-            "counted, for nobody had received the message again"
+            "the model assumes that a lapsed lease is retaken immediately, but that needs a free "
+            f"worker: in the log {seen.late_accepted:,} completions of lapsed leases were accepted "
+            "because no worker had received the message again"
         )
     if modelled > seen.redeliveries:
         return (
-            "the model takes it that all leases had this timeout and were retaken at once; in the "
+            "the model assumes that all leases had this timeout and were retaken immediately; in "
+            "the "
             "log leases had other lengths or were renewed, or lapsed ones waited for a worker"
         )
     if seen.failed or seen.session_lost:
         return (
-            "the model knows redeliveries after a lapse or a death only; in the log "
-            f"{seen.failed:,} attempts failed and were given back, and {seen.session_lost:,} ended "
+            "the model includes only redeliveries after a lapse or a death; in the log "
+            f"{seen.failed:,} attempts failed and were released, and {seen.session_lost:,} ended "
             "with their session"
         )
     return (
-        "the model takes it that all leases had this timeout and each worker took one message at a "
-        "time; in the log leases were shorter, or messages waited in the worker before their work "
-        "began"
+        "the model assumes that all leases had this timeout and each worker took one message at a "
+        "time; in the log leases were shorter, or messages waited in the worker before processing"
     )
 
 
@@ -369,7 +368,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         finished=advice.finished,
         censored=advice.censored,
         crash_every_s=1 / advice.crash_rate,
-        promise=f"not enough data yet: {advice.finished:,.0f} attempts were finished"
+        promise=f"not enough data yet: {advice.finished:,.0f} attempts have finished"
         if advice.promise is None
         else advice.promise.told(),
         change=change,

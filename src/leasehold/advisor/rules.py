@@ -35,13 +35,13 @@ class Promise:
         share = f"{100 * self.late_share:g} %"
         if self.timeout_s is None and self.seen >= self.needed:
             return (
-                f"not enough data yet: of {self.seen:,.0f} attempts too many took longer than was "
-                f"seen, or too few took long, to promise that at most {share} do"
+                f"not enough data yet: of {self.seen:,.0f} attempts too many are unfinished, or "
+                f"too few are long, to guarantee that at most {share} take longer"
             )
         if self.timeout_s is None:
             return (
-                f"not enough data yet: to promise that at most {share} take longer needs "
-                f"{self.needed:,} attempts at least; there are {self.seen:,.0f}"
+                f"not enough data yet: a guarantee that at most {share} take longer needs at "
+                f"least {self.needed:,} attempts; there are {self.seen:,.0f}"
             )
         return (
             f"at most {share} take longer than {self.timeout_s:.3g} s "
@@ -81,7 +81,9 @@ def promise(curve: KaplanMeier, late_share: float, confidence: float = 0.95) -> 
     right-censored data" (2016).
     """
     if not (0 < late_share < 1 and _LEAST_CONFIDENCE <= confidence < 1):
-        raise ValueError("late_share is 0 to 1, confidence 0.5 to 1, the ends left out")
+        raise ValueError(
+            "late_share must be between 0 and 1, confidence between 0.5 and 1, ends excluded"
+        )
     needed = attempts_needed(late_share, confidence)
     found: float | None = None
     if curve.total >= needed:

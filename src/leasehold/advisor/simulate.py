@@ -153,7 +153,7 @@ class Shape:
     def __post_init__(self) -> None:
         needs_second = self.name in {"lognormal", "pareto", "uniform"}
         if self.name not in SHAPES:
-            raise ValueError(f"{self.name} is none of {', '.join(SHAPES)}")
+            raise ValueError(f"{self.name} must be one of {', '.join(SHAPES)}")
         if not (self.first > 0 and self.share > 0):
             raise ValueError(f"{self.name}: numbers and shares must be above 0")
         if needs_second and not self.second > 0:

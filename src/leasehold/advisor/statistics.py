@@ -80,7 +80,7 @@ def fit(sample: Sample) -> DurationModel:
         ValueError: There is no attempt.
     """
     if not len(sample.seconds):
-        raise ValueError("there are no attempts to learn from")
+        raise ValueError("there are no attempts to analyze")
     curve, pareto = kaplan_meier(sample), fit_pareto(sample)
     log_normal = fit_log_normal_tail(sample, curve)
     glue = _glue(sample)

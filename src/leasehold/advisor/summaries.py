@@ -639,9 +639,11 @@ def from_json(data: bytes) -> LogSummary:
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.MsgspecError as error:
-        raise UnreadableSummary(f"this is no summary of an event log: {error}") from None
+        raise UnreadableSummary(f"this is not a summary of an event log: {error}") from None
     if file.format > FORMAT:
-        raise UnreadableSummary(f"its format is {file.format}; this version reads up to {FORMAT}")
+        raise UnreadableSummary(
+            f"its format is {file.format}; this version reads formats up to {FORMAT}"
+        )
     return file.summary
 
 

@@ -44,7 +44,7 @@ def test_log_and_model_stand_beside_each_other() -> None:
     assert account.modelled > 500
     assert account.apart > 0.9
     assert account.because is not None
-    assert "300 completions of lapsed leases counted" in account.because
+    assert "300 completions of lapsed leases were accepted" in account.because
     alike = recommend(busy(redeliveries=round(account.modelled)), Asked()).account
     assert alike is not None
     assert (alike.because, alike.apart < 0.01) == (None, True)
@@ -108,7 +108,7 @@ def test_a_poison_queue_asks_for_a_look_and_for_nothing_more() -> None:
     poison = replace(full_queue(), queue="media-poison", works=(), workers=(), poison=())
     found = analyze(replace(full_log(), queues=(poison,))).queues[0]
     assert [each.weight for each in found.findings if each.weight is Weight.ACT] == []
-    assert any("to be looked at" in each.sentence for each in found.findings)
+    assert any("to be inspected" in each.sentence for each in found.findings)
     short = tuple(each for each in full_queue().hours[-8:])
     new = analyze(replace(full_log(), queues=(replace(full_queue(), hours=short),))).queues[0]
     weights = {each.weight for each in new.findings if each.kind == "poison"}

@@ -27,7 +27,7 @@ def test_without_attempts_it_is_the_default() -> None:
     """And says so."""
     found = advise([])
     assert (found.timeout_s, found.basis) == (30, Basis.DEFAULT)
-    assert "nothing was finished" in found.because
+    assert "no attempt has finished" in found.because
 
 
 def test_with_few_attempts_it_is_a_rough_start() -> None:
@@ -74,7 +74,7 @@ def test_blind_advice_looks_further() -> None:
     attempts = [Attempt(1.0, True)] * 180 + [Attempt(30.0, False)] * 20
     found = advise(attempts, question=Question(prices=PRICES))
     assert found.timeout_s >= 60
-    assert "outlasts all that was seen" in found.because
+    assert "lasted longer than the longest finished one" in found.because
 
 
 def test_redrawn_attempts_have_a_formula_of_their_own() -> None:
@@ -160,7 +160,7 @@ def test_work_that_fits_into_no_lease_gets_the_longest() -> None:
     bounds = Bounds(cap_s=43_200)
     found = advise(attempts, question=Question(bounds=bounds, growth=FIXED))
     assert found.timeout_s == 43_200
-    assert "only leases that are renewed" in found.because
+    assert "only renewed leases" in found.because
     never = [Attempt(72_000.0 + each, True) for each in range(100)]
     asked = Question(bounds=bounds, lengths=Lengths.OF_ATTEMPT)
     assert advise(never, question=asked).timeout_s == 43_200
@@ -257,4 +257,4 @@ def test_it_goes_no_further_than_four_times_the_longest_attempt_seen() -> None:
     assert longest_s < found.wanted_s <= 4 * longest_s
     assert found.as_good_s is not None
     assert found.as_good_s[1] <= 4 * longest_s
-    assert "none beyond 4 times the longest attempt seen" in found.because
+    assert "at most 4 times the longest observed attempt" in found.because

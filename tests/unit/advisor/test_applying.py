@@ -143,7 +143,7 @@ def test_what_a_person_has_set_since_stays(advice: Recommendation) -> None:
     assert "bounds" in change.sentence
     off = replace(after, adaptive=None)
     change = undo_for("orders", off)
-    assert "it no longer adapts, as was set since" in change.sentence
+    assert "it no longer adapts, as set after the advice" in change.sentence
     assert "adaptive" not in (change.patch or {})
 
 
@@ -169,7 +169,7 @@ def test_undoing_stays_within_bounds_that_were_set_since(advice: Recommendation)
     since = replace(after, adaptive=Adaptive(floor_s=7, cap_s=3_600))
     change = undo_for("orders", since)
     assert patched(since, change.patch).visibility_timeout_s == 7
-    assert "5 s, as before, is outside of the bounds" in change.sentence
+    assert "5 s, as before, is outside the bounds" in change.sentence
     assert patched(after, undo_for("orders", after).patch) == begun
 
 

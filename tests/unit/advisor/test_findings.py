@@ -169,7 +169,7 @@ def test_a_backlog_that_nobody_works_on_is_told() -> None:
     )
     queue = QueueSummary(queue="orders", hours=hours, open_messages=480)
     said = told(analyze(replace(full_log(), queues=(queue,))).queues[0])
-    assert "come in an hour, and 0 are done" in said["backlog"]
+    assert "arrive per hour, and 0 can be completed" in said["backlog"]
 
 
 def test_a_quiet_queue_stays_empty() -> None:

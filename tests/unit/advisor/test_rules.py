@@ -146,7 +146,7 @@ def test_many_lapses_of_one_timeout_say_no_more_than_one() -> None:
     assert start_timeout(lapses, default_s=30) == 60
     found = advise(lapses)
     assert (found.timeout_s, found.basis) == (60, Basis.DEFAULT)
-    assert "30 leases ended before the work did" in found.because
+    assert "30 leases ended before their work did" in found.because
 
 
 def test_start_counts_weights() -> None:

@@ -43,7 +43,7 @@ def test_a_summary_is_shown(shell: Shell, saved: str) -> None:
     for text in ("media", "2,884 → 1,263", "ACT", doubled, "thumbnail", "(15 s)"):
         assert text in result.output
     told = " ".join(result.output.split())
-    assert "718 of them never done, 86% apart: the model takes it that" in told
+    assert "718 of them never done, 86% apart: the model assumes that" in told
     assert "backlog messages per hour of the last day: 58 came" in told
     assert shell.server.requests == []
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_no_summary_is_told(shell: Shell, tmp_path: Path) -> None
     other.write_text("[]")
     result = shell("analyze", "--summary", str(other))
     assert result.exit_code == 2
-    assert "no summary" in result.output
+    assert "not a summary" in result.output
 
 
 def test_a_server_that_is_away_is_told_before_spark_starts(shell: Shell) -> None:

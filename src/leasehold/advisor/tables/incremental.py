@@ -507,7 +507,7 @@ class Folder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise TablesBusy(f"{self.path} is being updated by somebody else") from None
+                raise TablesBusy(f"{self.path} is being updated by another process") from None
             yield
 
     def state(self) -> State:
@@ -527,10 +527,9 @@ class Folder:
             return State()
         except (LookupError, TypeError, ValueError) as error:
             raise UnreadableTables(
-                f"{path} does not say what counts in this folder: it is damaged, or no state of "
-                f"lifecycle tables ({error!r})"
+                f"{path} is damaged, or not a state file of lifecycle tables ({error!r})"
             ) from None
-        raise TablesTooNew(f"{self.path} has format {number}, and this version knows {FORMAT}")
+        raise TablesTooNew(f"{self.path} has format {number}, and this version reads {FORMAT}")
 
     def _told(self, raw: dict[str, Any], number: int) -> State:
         run = int(raw["run"])
