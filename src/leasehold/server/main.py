@@ -220,7 +220,7 @@ async def _run(settings: Settings, clock: Clock, announce: Announce | None) -> i
         _log.warning(
             "server.test_mode",
             clock=settings.clock,
-            meaning="whoever is on this machine may make requests fail and move a virtual clock",
+            meaning="any user of this machine can make requests fail and move a virtual clock",
         )
     raise_file_limit(settings.max_connections)
     with contextlib.ExitStack() as listening:
@@ -483,7 +483,8 @@ def _warn_of_public_keys(settings: Settings) -> None:
             _log.warning(
                 "server.public_key",
                 account=account.name,
-                meaning="whoever can connect may read and change everything in this account",
+                meaning="every client that can connect may read and change everything in this "
+                "account",
                 development=account.name == DEV_ACCOUNT and settings.dev_account_on(),
                 exposed=not settings.is_private(),
             )

@@ -244,12 +244,12 @@ QUEUE_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "sent": ("queue_sent", "Messages put."),
     "received": ("queue_received", "Messages received, each delivery counted."),
     "redelivered": ("queue_redeliveries", "Messages received for the second time or later."),
-    "renewed": ("queue_lease_renewals", "Leases renewed, and messages given back or changed."),
+    "renewed": ("queue_lease_renewals", "Leases renewed, and messages released or changed."),
     "completed": ("queue_completed", "Messages deleted by their holders."),
-    "released": ("queue_released", "Messages given back with an outcome."),
-    "failed": ("queue_failed", "Of those, messages whose work failed."),
-    "poisoned": ("queue_poisoned", "Messages moved to the poison queue when given back."),
-    "rejected_receipts": ("queue_receipt_rejected", "Stale or foreign receipts turned away."),
+    "released": ("queue_released", "Messages released with an outcome."),
+    "failed": ("queue_failed", "Of these, messages released as failed."),
+    "poisoned": ("queue_poisoned", "Messages moved to the poison queue when released."),
+    "rejected_receipts": ("queue_receipt_rejected", "Stale or foreign receipts refused."),
 }
 
 
@@ -324,7 +324,7 @@ def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
         total.add_metric((verb, str(status)), count)
     yield total
     seconds = HistogramMetricFamily(
-        "server_request_seconds", "From a request's header to its answer.", labels=("verb",)
+        "server_request_seconds", "Time from a request's header to its response.", labels=("verb",)
     )
     for verb, counts, sum_s in snapshot.seconds:
         seconds.add_metric((verb,), _buckets(counts), sum_s)
@@ -332,31 +332,32 @@ def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 _HELP: Final[Mapping[str, str]] = {
-    "server_commands": "Commands carried out by the store.",
+    "server_commands": "Commands executed by the store.",
     "server_batches": "Transactions; commands divided by batches is the size of a batch.",
-    "server_overloaded": "Requests turned away because too many were waiting.",
+    "server_overloaded": "Requests refused because too many were waiting.",
     "server_connections_accepted": "Connections since the start.",
     "server_connections": "Open connections.",
-    "server_buffered_bytes": "Bodies of requests that are not answered yet, and large answers.",
-    "server_unproved_bytes": "What is held for requests without credentials.",
+    "server_buffered_bytes": "Bytes of request bodies without a response yet, and of large "
+    "responses.",
+    "server_unproved_bytes": "Of these, bytes for requests without credentials.",
     "server_pending_requests": "Requests waiting for the store.",
     "server_waiting_receives": "Receives and claims waiting for messages.",
     "server_store_writable": "0 while the disk is full.",
-    "server_clock_drift_seconds": "How far the wall clock was moved since the server started.",
-    "server_sessions_lost": "Sessions lost because their worker went silent.",
+    "server_clock_drift_seconds": "How far the wall clock has moved since the server started.",
+    "server_sessions_lost": "Sessions lost because no heartbeat arrived.",
     "server_event_batches": "Batches of events in the event log.",
-    "server_event_bytes": "What they take, roughly.",
-    "server_event_oldest_seconds": "Age of the oldest of them; 0 if there is none.",
+    "server_event_bytes": "Approximate size of the event log.",
+    "server_event_oldest_seconds": "Age of the oldest batch of events; 0 if there is none.",
     "server_events_exported": "Events written to files of the export.",
     "server_event_files": "Files of the export written.",
     "server_event_batches_forgotten": "Batches of events removed from the event log.",
-    "server_event_batches_lost": "Of these, batches that were to be exported and were not.",
+    "server_event_batches_lost": "Of these, batches that were lost to the export.",
     "server_event_export_lag_batches": "Batches that the last export left for the next one.",
-    "server_event_export_lag_seconds": "How long ago the last complete export began.",
+    "server_event_export_lag_seconds": "Time since the last complete export began.",
     "server_bodies_written": "Large bodies written to the body store.",
-    "server_bodies_read": "Large bodies asked of the body store.",
+    "server_bodies_read": "Large bodies requested from the body store.",
     "server_bodies_removed": "Large bodies removed because their messages were gone.",
-    "server_bodies_orphaned": "Large bodies removed that no message had ever named.",
+    "server_bodies_orphaned": "Large bodies removed that no message ever referenced.",
     "server_bodies_unreadable": "Reads of large bodies that found them missing or corrupt.",
 }
 
@@ -431,12 +432,12 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     halted = GaugeMetricFamily(
         "queue_halted_groups",
-        "Message groups that give nothing until they are resumed.",
+        "Halted message groups.",
         labels=("account", "queue"),
     )
     held = GaugeMetricFamily(
         "queue_held_groups",
-        "Message groups that sessions hold.",
+        "Message groups held by sessions.",
         labels=("account", "queue"),
     )
     for account, queue, (*counts, in_claims, not_published, standing, in_hold) in snapshot.messages:
@@ -459,7 +460,7 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield claims
     ages = GaugeMetricFamily(
         "queue_oldest_message_seconds",
-        "How long the message that is longest in a state has been in it.",
+        "Age in its state of the message that has been in it longest.",
         labels=("account", "queue", "state"),
     )
     for account, queue, oldest_in, age_s in snapshot.ages:
@@ -467,7 +468,7 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield ages
     timeouts = GaugeMetricFamily(
         "queue_visibility_timeout_seconds",
-        "The lease of a receive that names none, as set or adapted.",
+        "Length of a lease unless the receive sets one, as set or adapted.",
         labels=("account", "queue"),
     )
     for account, queue, timeout_s in snapshot.timeouts:
@@ -490,7 +491,7 @@ def _group_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     oldest = GaugeMetricFamily(
         "queue_group_oldest_message_seconds",
-        "How long the message of such a group that waits longest has been visible.",
+        "Age of the oldest visible message of such a group.",
         labels=(*of_queue, "group"),
     )
     for queue, totals in snapshot.groups.items():
@@ -504,7 +505,7 @@ def _group_families(snapshot: Snapshot) -> Iterator[Metric]:
                 oldest.add_metric((*queue, name), age_s)
     ages = GaugeMetricFamily(
         "queue_groups_age_seconds",
-        "How long ago the message groups of the queue were counted.",
+        "Time since the message groups of the queue were counted.",
         labels=of_queue,
     )
     for account, name, age_s in snapshot.groups_age_s:

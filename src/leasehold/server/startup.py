@@ -104,7 +104,7 @@ class DataLock:
             raise StartFailed(
                 ExitCode.DATA_IN_USE,
                 f"data: {self._folder.resolve()} is in use by another server (process {holder}); "
-                "each server needs a folder of its own",
+                "each server needs its own folder",
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -183,7 +183,7 @@ def _what_mns_port(settings: Settings) -> str:
     whence = f"mns_port is {settings.mns_port!r}"
     if settings.mns_port == AUTO:
         whence += f", which is port + {MNS_PORT_DISTANCE}"
-    return f"{whence}: choose another one, 'shared' for that of all dialects, or 'off'"
+    return f"{whence}: set another port, 'shared' for the common port, or 'off'"
 
 
 def url_of(listener: socket.socket, *, tls: bool) -> str:
@@ -246,7 +246,7 @@ def bearer_verifier(settings: Settings) -> BearerVerifier | IssuersVerifier | No
 
     for role in settings.oidc_default_roles:
         if not operations_of(frozenset({role})):
-            raise StartFailed(ExitCode.SETTINGS, f"oidc_default_roles: no role is called {role!r}")
+            raise StartFailed(ExitCode.SETTINGS, f"oidc_default_roles: {role!r} is not a role")
     if settings.tls_cert is None and not settings.tls_terminated:
         _log.warning(
             "server.tokens_without_tls",
@@ -455,8 +455,8 @@ def refuse_relocated_accounts(settings: Settings, store: Store, placed: Sequence
         if relocated:
             raise StartFailed(
                 ExitCode.STORE_FAILED,
-                f"account {relocated[0]} was moved away from its store: name the store that it is "
-                "in now in account_stores, or take the account out of the settings",
+                f"account {relocated[0]} was moved to another store: name its new store in "
+                "account_stores, or remove the account from the settings",
             )
 
 
@@ -476,13 +476,13 @@ def _open_folder(settings: Settings) -> SqliteStore:
             "store.reserve_does_not_fit",
             disk_reserve_mib=settings.disk_reserve_mib,
             free_mib=free // _MIB,
-            consequence="puts are refused with 503 until there is room for the reserve; consumers "
-            "go on. Make room, or set a smaller disk_reserve_mib",
+            consequence="puts are refused with 503 until there is space for the reserve; "
+            "consumers continue. Free disk space, or set a smaller disk_reserve_mib",
         )
     if store.restored_from_backup:
         _log.warning(
             "store.restored_from_backup",
-            meaning="the database was restored from a backup; receipts from before are void",
+            meaning="the database was restored from a backup; earlier receipts are invalid",
         )
     return store
 
@@ -495,7 +495,7 @@ def _warn_of_folders(settings: Settings) -> None:
                 "server.local_folder",
                 setting=name,
                 folder=str(place),
-                meaning="every server of this database must see the same files in it",
+                meaning="all servers of this database must share this folder",
             )
 
 

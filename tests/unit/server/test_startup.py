@@ -95,7 +95,7 @@ def test_taken_port_of_mns(taken_port: int) -> None:
     assert refusal.value.code is ExitCode.ADDRESS
     assert "mns_port is 'auto', which is port + 10" in str(refusal.value)
     assert "'shared'" in str(refusal.value)
-    with pytest.raises(StartFailed, match=f"mns_port is '{taken_port}': choose"):
+    with pytest.raises(StartFailed, match=f"mns_port is '{taken_port}': set another port"):
         listen_for_mns(Settings(mns_port=str(taken_port)))
 
 
@@ -214,7 +214,7 @@ def test_tokens_by_fetched_keys() -> None:
         ({"oidc_jwks": (__file__,)}, "oidc_jwks: .* cannot be read"),
         (
             {"oidc_jwks": ("https://x",), "oidc_default_roles": ("Owner of All",)},
-            "no role is called 'Owner of All'",
+            "'Owner of All' is not a role",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def missing_files(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for each file of TLS that the process of a server could not read."""
     for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
         if path is not None and not os.access(path, os.R_OK):
-            yield Problem(name, f"is {str(path)!r}, which is not there or cannot be read")
+            yield Problem(name, f"is {str(path)!r}, which does not exist or cannot be read")
 
 
 def _check_bounds(settings: Settings) -> Iterator[Problem]:
@@ -61,13 +61,15 @@ def _check_listening(settings: Settings) -> Iterator[Problem]:
         missing = "tls_cert" if settings.tls_cert is None else "tls_key"
         yield Problem(missing, "is missing; tls_cert and tls_key go together")
     if settings.tls_terminated and settings.tls_cert is not None:
-        yield Problem("tls_terminated", "is true, but tls_cert is set: TLS ends in one place only")
+        yield Problem(
+            "tls_terminated", "is true, but tls_cert is set: only one of them may terminate TLS"
+        )
 
 
 def _check_accounts(settings: Settings) -> Iterator[Problem]:
     names = settings.account_names()
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem("accounts", f"{name!r} is there twice")
+        yield Problem("accounts", f"{name!r} is repeated")
     if not settings.accounts and not settings.dev_account_on():
         yield Problem(
             "accounts",
@@ -84,8 +86,8 @@ def _check_dev_account(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "dev_account",
             f"is 'on', but {where} lets other machines connect: an account whose key is public "
-            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, give accounts "
-            "of your own in accounts, or say 'insecure' in a container whose port is published on "
+            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, define "
+            "accounts in accounts, or set 'insecure' in a container whose port is published on "
             "127.0.0.1 only",
         )
     if DEV_ACCOUNT in settings.account_names():
@@ -99,11 +101,11 @@ def _check_inspectors(settings: Settings) -> Iterator[Problem]:
     accounts = {account.name: account for account in settings.effective_accounts()}
     names = [inspector.name for inspector in settings.inspectors]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem("inspectors", f"{name!r} is there twice")
+        yield Problem("inspectors", f"{name!r} is repeated")
     for inspector in settings.inspectors:
         account = accounts.get(inspector.name)
         if account is None:
-            yield Problem("inspectors", f"{inspector.name!r} is no account of this server")
+            yield Problem("inspectors", f"{inspector.name!r} is not an account of this server")
         elif set(inspector.keys) & set(account.keys):
             yield Problem(
                 "inspectors",
@@ -116,7 +118,7 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
     known = {account.name for account in settings.effective_accounts()}
     for name in settings.oidc_accounts:
         if name not in known:
-            yield Problem("oidc_accounts", f"{name!r} is no account of this server")
+            yield Problem("oidc_accounts", f"{name!r} is not an account of this server")
     if settings.oidc_issuer:
         for name in ("oidc_audience", "oidc_jwks"):
             if not getattr(settings, name):
@@ -132,10 +134,10 @@ def _check_issuers(names: tuple[str, ...], sources: tuple[str, ...]) -> Iterator
     if names and sources and len(names) != len(sources):
         yield Problem(
             "oidc_jwks",
-            f"has {len(sources)} and oidc_issuer has {len(names)}: each issuer has its own keys",
+            f"has {len(sources)} and oidc_issuer has {len(names)}: each issuer needs its own keys",
         )
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem("oidc_issuer", f"{name!r} is there twice")
+        yield Problem("oidc_issuer", f"{name!r} is repeated")
     for source in sources:
         if "://" in source and not source.startswith("https://"):
             yield Problem("oidc_jwks", f"is {source!r}; an address must begin with https://")
@@ -145,15 +147,17 @@ def _check_account_stores(settings: Settings) -> Iterator[Problem]:
     known = {account.name for account in settings.effective_accounts()}
     names = [each.account for each in settings.account_stores]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem("account_stores", f"{name!r} is there twice")
+        yield Problem("account_stores", f"{name!r} is repeated")
     for name in names:
         if name not in known:
-            yield Problem("account_stores", f"{name!r} is no account of this server")
+            yield Problem("account_stores", f"{name!r} is not an account of this server")
     for each in settings.account_stores:
         if each.url == settings.store_url:
-            yield Problem("account_stores", f"{each.account!r} has the store of all others")
+            yield Problem(
+                "account_stores", f"{each.account!r} has the same store as the other accounts"
+            )
     if names and settings.test_mode:
-        yield Problem("account_stores", "test_mode knows one store only")
+        yield Problem("account_stores", "test_mode supports only one store")
 
 
 def _check_mns(settings: Settings) -> Iterator[Problem]:
@@ -164,14 +168,16 @@ def _check_mns(settings: Settings) -> Iterator[Problem]:
                 "mns_port", f"is {port!r}; it must be auto, shared, off, or 0 to {MAX_PORT:,}"
             )
         elif settings.port and int(port) == settings.port:
-            yield Problem("mns_port", f"is {port}, and so is port: for one port, say {SHARED!r}")
+            yield Problem(
+                "mns_port", f"is {port}, the same as port: to share one port, set {SHARED!r}"
+            )
     accounts = {account.name for account in settings.effective_accounts()}
     ids = [each.key_id for each in settings.mns_keys]
     for key_id in sorted({each for each in ids if ids.count(each) > 1}):
-        yield Problem("mns_keys", f"{key_id!r} is there twice")
+        yield Problem("mns_keys", f"{key_id!r} is repeated")
     for each in settings.mns_keys:
         if each.account not in accounts:
-            yield Problem("mns_keys", f"{each.account!r} is no account of this server")
+            yield Problem("mns_keys", f"{each.account!r} is not an account of this server")
         if each.key_id in accounts:
             yield Problem("mns_keys", f"{each.key_id!r} is an account, which has keys of its own")
 
@@ -180,7 +186,7 @@ def _check_test_mode(settings: Settings) -> Iterator[Problem]:
     if settings.clock == "virtual" and not settings.test_mode:
         yield Problem(
             "clock",
-            "is 'virtual', so that no lease would ever end by itself; that is for tests only and "
+            "is 'virtual', so no lease would end by itself; a virtual clock is for tests only and "
             "needs test_mode (--test-mode)",
         )
     if settings.test_mode and not settings.is_private():

@@ -72,7 +72,7 @@ class StoreUrl:
             port = "" if host.endswith("]") else host.rpartition(":")[2] if ":" in host else ""
             if port and not (port.isascii() and port.isdigit()):
                 raise ValueError(
-                    "has a port that is no number; a password with / ? : @ or # in it must have "
+                    "has a port that is not a number; a password with / ? : @ or # in it must have "
                     "them written as %2F, %3F, %3A, %40 and %23"
                 )
 
@@ -160,9 +160,9 @@ def account_of(name: str, keys: list[str]) -> AccountKeys:
         ValueError: The name or a key will not do.
     """
     if _ACCOUNT_NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no account name: it must be 3 to 24 of a-z and 0-9")
+        raise ValueError(f"{name!r} is not a valid account name: it must be 3 to 24 of a-z and 0-9")
     if name in _RESERVED_NAMES:
-        raise ValueError(f"{name!r} cannot be an account: it is an address of the server itself")
+        raise ValueError(f"{name!r} cannot be an account: the server uses it as a path")
     if len(keys) not in {1, 2}:
         raise ValueError(
             f"account {name!r} has {count_of(len(keys), 'key')}; it must have one or two"
@@ -186,7 +186,7 @@ def access_key_of(key_id: str, secret: str, account: str) -> AccessKeyPair:
     """
     if _KEY_ID.fullmatch(key_id) is None:
         raise ValueError(
-            f"{key_id!r} is no AccessKeyId: it must be 1 to 128 of A-Z, a-z, 0-9 . _ -"
+            f"{key_id!r} is not a valid AccessKeyId: it must be 1 to 128 of A-Z, a-z, 0-9 . _ -"
         )
     if len(secret) < MIN_SECRET_CHARS or len(secret.split()) != 1:
         raise ValueError(

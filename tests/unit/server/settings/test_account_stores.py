@@ -38,12 +38,12 @@ def test_both_ways_to_write_them_are_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stores", "more", "said"),
     [
-        (f"nobody={URL}", {}, "'nobody' is no account"),
-        (f"shop={URL};shop={URL}", {}, "'shop' is there twice"),
-        (f"shop={URL}", {"LEASEHOLD_STORE_URL": URL}, "the store of all others"),
+        (f"nobody={URL}", {}, "'nobody' is not an account"),
+        (f"shop={URL};shop={URL}", {}, "'shop' is repeated"),
+        (f"shop={URL}", {"LEASEHOLD_STORE_URL": URL}, "the same store as the other accounts"),
         ("shop", {}, "must begin with postgresql://"),
         ("shop=./data", {}, "must begin with postgresql://"),
-        (f"shop={URL}", {"LEASEHOLD_TEST_MODE": "true"}, "one store only"),
+        (f"shop={URL}", {"LEASEHOLD_TEST_MODE": "true"}, "only one store"),
     ],
 )
 def test_what_cannot_be(stores: str, more: dict[str, str], said: str) -> None:

@@ -81,7 +81,10 @@ def test_keys_in_the_file(tmp_path: Path) -> None:
         ("[mns_keys.a]\nsecret = 'sixteen-or-more-1'", "with secret and account"),
         ("[mns_keys.a]\nsecret = 5\naccount = 'orders'", "with secret and account"),
         ("[mns_keys.a]\nsecret = 'short-one'\naccount = 'orders'", "at least 16 characters"),
-        ("[mns_keys.'a b']\nsecret = 'sixteen-or-more-1'\naccount = 'x'", "is no AccessKeyId"),
+        (
+            "[mns_keys.'a b']\nsecret = 'sixteen-or-more-1'\naccount = 'x'",
+            "is not a valid AccessKeyId",
+        ),
     ],
 )
 def test_keys_that_are_none(tmp_path: Path, table: str, text: str) -> None:
@@ -105,7 +108,7 @@ def test_keys_in_the_environment_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"account": "nobody"}, "'nobody' is no account"),
+        ({"account": "nobody"}, "'nobody' is not an account"),
         ({"key_id": "devstoreaccount1", "account": "devstoreaccount1"}, "has keys of its own"),
     ],
 )
@@ -114,7 +117,7 @@ def test_keys_that_do_not_go_with_the_accounts(change: dict[str, Any], text: str
     pair = replace(PAIR, account="devstoreaccount1")
     with pytest.raises(SettingsError, match=text):
         validate(Settings(mns_keys=(replace(pair, **change),)))
-    with pytest.raises(SettingsError, match="is there twice"):
+    with pytest.raises(SettingsError, match="is repeated"):
         validate(Settings(mns_keys=(pair, pair)))
     validate(Settings(mns_keys=(pair,)))
 

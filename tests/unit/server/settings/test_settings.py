@@ -157,23 +157,23 @@ def test_configured_account_replaces_the_development_account() -> None:
         (
             {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_terminated": True},
             "tls_terminated",
-            "one place only",
+            "only one of them may terminate TLS",
         ),
-        ({"accounts": (OWN, OWN)}, "accounts", "'orders' is there twice"),
+        ({"accounts": (OWN, OWN)}, "accounts", "'orders' is repeated"),
         ({"dev_account": "off"}, "accounts", "no client could sign in"),
         ({"host": "0.0.0.0"}, "accounts", "no client could sign in"),
         (
             {"accounts": (OWN,), "inspectors": (READER, READER)},
             "inspectors",
-            "'orders' is there twice",
+            "'orders' is repeated",
         ),
-        ({"inspectors": (READER,)}, "inspectors", "'orders' is no account"),
+        ({"inspectors": (READER,)}, "inspectors", "'orders' is not an account"),
         (
             {"accounts": (OWN,), "inspectors": (replace(READER, keys=(KEY,)),)},
             "inspectors",
             "is a key of the account itself",
         ),
-        ({"oidc_accounts": ("other",)}, "oidc_accounts", "'other' is no account"),
+        ({"oidc_accounts": ("other",)}, "oidc_accounts", "'other' is not an account"),
         ({"oidc_jwks": ("file",)}, "oidc_issuer", "is empty"),
         ({"oidc_issuer": ("i",), "oidc_jwks": ("file",)}, "oidc_audience", "is empty"),
         ({"oidc_issuer": ("i",), "oidc_audience": ("a",)}, "oidc_jwks", "is empty"),
@@ -190,7 +190,7 @@ def test_configured_account_replaces_the_development_account() -> None:
         (
             {"oidc_issuer": ("i", "i"), "oidc_audience": ("a",), "oidc_jwks": ("f", "g")},
             "oidc_issuer",
-            "'i' is there twice",
+            "'i' is repeated",
         ),
     ],
 )
