@@ -117,7 +117,7 @@ def who_was_suspended_steps_back(run: Run) -> None:
     assert encodes[-1][0] != encodes[0][0]
     events = run.video("cellar-walk")["events"]
     # Whichever of its threads has a turn first: that of the leases, or that of the session.
-    reasons = {"it was not renewed in time", "the session is lost, and all its leases with it"}
+    reasons = {"it was not renewed in time", "the session and all its leases are lost"}
     assert any(f"{encodes[0][0]} stepped back: {reason}" in events for reason in reasons)
     assert "fence 1 is too old" in run.check("who woke up")["detail"]
 

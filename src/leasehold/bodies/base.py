@@ -35,7 +35,7 @@ class BodyMissing(Exception):
     """Nothing is kept under the key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"no body is kept under {key}")
+        super().__init__(f"no body is stored under {key}")
         self.key = key
 
 
@@ -301,7 +301,7 @@ def open_bodies(where: str) -> BodyStore:
         return DirectoryBodies(Path(unquote(urlsplit(where).path)))
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in ("file", *SCHEMES))
-        raise ValueError(f"{where!r} is no folder, and begins with none of {known}")
+        raise ValueError(f"{where!r} is not a folder and does not begin with one of {known}")
     try:
         # Late, because only those need the library who keep bodies in an object store.
         from leasehold.bodies.objects import ObjectBodies  # noqa: PLC0415

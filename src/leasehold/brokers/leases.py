@@ -216,7 +216,7 @@ class LeaseKeeper:
     def close(self, patience_s: float) -> None:
         """Tell the server the last, and stop."""
         if not self.flush(patience_s):
-            _log.warning("The server could not be told of %d settled messages", len(self._ended))
+            _log.warning("%d messages could not be settled at the server", len(self._ended))
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -274,7 +274,7 @@ class LeaseKeeper:
                 continue
             except LeaseholdClientError as error:
                 told = count_of(len(group), "message")
-                _log.warning("to be settled later: %s of %s: %s", told, queue, error)
+                _log.warning("settling is retried later: %s of %s: %s", told, queue, error)
                 failed += [(held, ending) for held in group]
                 continue
             for held, message, answer in zip(group, sent, answers, strict=True):

@@ -133,7 +133,7 @@ class CallBatcher(Generic[T, R]):
         except BaseException as error:  # noqa: BLE001 - it is raised in the threads that asked
             return [error] * len(batch)
         if len(answers) != len(batch):
-            return [RuntimeError(f"{len(batch)} were asked for, {len(answers)} answered")] * len(
+            return [RuntimeError(f"{len(batch)} were requested, {len(answers)} answered")] * len(
                 batch
             )
         return answers

@@ -37,8 +37,8 @@ from leasehold.worker.reporting import Ended, Stats
 from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker")
-_STOPS: Final = "the worker stops"
-_GIVEN_UP: Final = "the handler has given it up"
+_STOPS: Final = "the worker is stopping"
+_GIVEN_UP: Final = "the handler gave the message up"
 _WHILE_S: Final = 0.25
 _REMEMBERED: Final = 8
 
@@ -545,12 +545,13 @@ def doubt_of(client: QueueClient, *, is_ordered: bool) -> str | None:
         return None
     if is_ordered:
         return (
-            "its groups are not handed out in order, so that ordered keeps only the order in which"
-            " this worker receives messages; set groups.order of the queue to fifo"
+            "the server does not deliver its groups in order, so ordered keeps only the order in "
+            "which this worker receives messages; set groups.order of the queue to fifo"
         )
     return (
-        "its groups are not handed out in order, so that other workers have messages of the same"
-        " groups in hand; concurrency_per_group limits this worker only, groups.max_in_flight all"
+        "the server does not deliver its groups in order, so other workers may process messages "
+        "of the same groups; concurrency_per_group limits this worker only, groups.max_in_flight "
+        "all"
     )
 
 

@@ -45,7 +45,7 @@ class Retry(WorkerError):
     def __init__(self, delay_s: float | None = None, reason: str | None = None) -> None:
         if delay_s is not None and not delay_s >= 0:
             raise ValueError(f"delay_s is {delay_s}; it must be 0 or more")
-        super().__init__(reason or "the handler asks for another try")
+        super().__init__(reason or "the handler requested a retry")
         self.delay_s = delay_s
         self.reason = reason
 
@@ -124,7 +124,7 @@ class UnsafeWorker(WorkerError, ValueError):
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(["the worker cannot be made like this:", *problems]))
+        super().__init__("\n".join(["the worker's options are invalid:", *problems]))
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[type[UnsafeWorker], tuple[tuple[str, ...]]]:

@@ -198,7 +198,7 @@ class Fetcher:
         except (Unreachable, QueueMissing):
             self._asks_order = True
         except Exception as error:  # noqa: BLE001 - not to know must not keep it from working
-            _log.info("whether %s keeps the order of groups is not known: %s", name, error)
+            _log.info("whether %s keeps the order of groups is unknown: %s", name, error)
         else:
             if doubt is not None:
                 _log.warning("queue %s: %s", name, doubt)
@@ -240,7 +240,9 @@ class Fetcher:
         for work in kept:
             delivery = work.delivery
             if manager.was_done(source.name, delivery.message_id):
-                _log.info("message %s of %s was done already", delivery.message_id, source.name)
+                _log.info(
+                    "message %s of %s was already completed", delivery.message_id, source.name
+                )
                 core.stats.note_redone(source.place)
                 work.outcome = DONE
                 if gate is not None:
@@ -320,7 +322,7 @@ class Fetcher:
 # The sessions of a worker: one for each queue whose service has them.
 
 
-_LOST: Final = "the session is lost, and all its leases with it"
+_LOST: Final = "the session and all its leases are lost"
 
 
 class Sessions:

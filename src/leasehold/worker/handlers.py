@@ -79,12 +79,12 @@ class Handlers:
             in_processes: Whether other processes must find them by their names.
         """
         found = [
-            f"handler: queue {queue} has none"
+            f"handler: queue {queue} has no handler"
             for queue in queues
             if self._one is None and queue not in self._by_queue
         ]
         found += [
-            f"handler: there is one for {queue}, which is none of the queues"
+            f"handler: {queue} has a handler but is not one of the queues"
             for queue in self._by_queue
             if queue not in queues
         ]

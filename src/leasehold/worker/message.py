@@ -375,8 +375,8 @@ class Message:
         size = size_of(result)
         if size > MAX_RESULT_BYTES:
             raise ValueError(
-                f"the result has {size:,} bytes as JSON, and {MAX_RESULT_BYTES:,} are kept: keep "
-                "it elsewhere, and give where it is"
+                f"the result has {size:,} bytes as JSON, and {MAX_RESULT_BYTES:,} are kept: store "
+                "it elsewhere, and return its location"
             )
         self._result = result
 
@@ -428,4 +428,4 @@ def size_of(value: Any) -> int:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
         return len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a result must be what JSON can say: {error}") from error
+        raise TypeError(f"a result must be representable in JSON: {error}") from error

@@ -24,14 +24,14 @@ _WORKER: Final = ("worker",)
 COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "received": ("Messages received.", _QUEUE),
     "ended": (
-        "Messages whose work has ended, by outcome; failed ones get another try.",
+        "Messages whose work has ended, by outcome; failed ones are retried.",
         (*_QUEUE, "outcome"),
     ),
-    "redone": ("Messages that came again although they were done; completed at once.", _QUEUE),
+    "redone": ("Messages delivered again after they were done; completed immediately.", _QUEUE),
     "receive_errors": ("Receives that failed.", _QUEUE),
-    "settle_errors": ("Messages that could not be settled, and come again.", _QUEUE),
+    "settle_errors": ("Messages that could not be settled and are delivered again.", _QUEUE),
     "hook_failures": ("Hooks that raised an error.", _WORKER),
-    "dead_processes": ("Handlers' processes that died with a message in work.", _WORKER),
+    "dead_processes": ("Handler processes that died while processing a message.", _WORKER),
     "lost_sessions": ("Sessions that were lost, with all their leases.", _WORKER),
     "renewals": ("Leases renewed.", _WORKER),
     "late_renewals": ("Times that renewals were late enough to endanger leases.", _WORKER),
@@ -40,11 +40,14 @@ COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 GAUGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "in_work": ("Messages with a handler.", _QUEUE),
-    "buffered": ("Messages received that no handler has begun with.", _QUEUE),
-    "concurrency": ("Most messages worked on at once.", _WORKER),
-    "prefetch": ("Most messages in the buffer, as it is now.", _WORKER),
-    "oldest_in_work_seconds": ("Age of the work that began first; 0 if there is none.", _WORKER),
-    "renewal_lag_seconds": ("How late the last round of renewals began.", _WORKER),
+    "buffered": ("Messages received that no handler has started.", _QUEUE),
+    "concurrency": ("Largest number of messages processed at the same time.", _WORKER),
+    "prefetch": ("Current limit of the buffer, in messages.", _WORKER),
+    "oldest_in_work_seconds": (
+        "Age of the oldest message in progress; 0 if there is none.",
+        _WORKER,
+    ),
+    "renewal_lag_seconds": ("Delay of the last round of renewals.", _WORKER),
 }
 
 HISTOGRAM: Final = "handling_seconds"
@@ -119,7 +122,7 @@ def _families() -> dict[str, Any]:
         families[name] = core.CounterMetricFamily(_PREFIX + name, text, labels=labels)
     for name, (text, labels) in GAUGES.items():
         families[name] = core.GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-    text = "How long handlers took."
+    text = "Duration of handlers."
     families[HISTOGRAM] = core.HistogramMetricFamily(_PREFIX + HISTOGRAM, text, labels=_QUEUE)
     return families
 

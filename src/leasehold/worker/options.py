@@ -102,7 +102,7 @@ class Options:
                 self.report_s is not None and not self.report_s > 0,
                 f"report_s is {self.report_s}; it must be above 0, or None",
             ),
-            (not clients, "queues: there is none"),
+            (not clients, "queues: at least one is needed"),
             (
                 len(set(names)) < len(names),
                 f"queues: two have the same name, of {', '.join(sorted(names))}",
@@ -132,8 +132,8 @@ class Options:
         if not self.ordered and self.concurrency_per_group is None:
             return []
         return [
-            f"{wish} needs the message groups, and {type(client).__name__} tells none of"
-            f" {client.name}: receive from it through another protocol, such as leasehold://"
+            f"{wish} needs message groups, but {type(client).__name__} does not report those of "
+            f"{client.name}: receive from it through another protocol, such as leasehold://"
             for client in clients
             if not client.capabilities.groups
         ]
@@ -145,8 +145,8 @@ class Options:
         for client in clients:
             if self.as_set and not client.capabilities.tells_lengths:
                 found.append(
-                    f"lease_as_set: {type(client).__name__} does not tell how long the leases of"
-                    f" {client.name} are; receive through another protocol, such as leasehold://"
+                    f"lease_as_set: {type(client).__name__} does not report the length of leases "
+                    f"of {client.name}; receive through another protocol, such as leasehold://"
                 )
             found += [
                 f"lease: {problem} (queue {client.name})"

@@ -28,7 +28,7 @@ from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retr
 from leasehold.worker.retry_policy import PoisonRule, RetryRule, whole_seconds
 
 _FINGERPRINT_CHARS: Final = 16
-_CANCELLED_ITSELF: Final = "the handler was cancelled, which nobody asked for"
+_CANCELLED_ITSELF: Final = "the handler was cancelled without a request"
 
 
 class Kind(enum.StrEnum):
@@ -123,7 +123,7 @@ def outcome_of(  # noqa: PLR0911 - one for each thing that a handler can say
         return LOST
     if isinstance(error, Cancelled | asyncio.CancelledError):
         if asked == "cancelled":
-            text = str(error) or "an operator wanted the work to stop"
+            text = str(error) or "an operator requested a stop"
             return Outcome(Kind.CANCELLED, Fault(text=text, type="Cancelled"))
         if asked is not None or isinstance(error, Cancelled):
             return INTERRUPTED
@@ -212,13 +212,15 @@ def tried_of(client: QueueClient, delivery: Delivery) -> Tried | None:
     try:
         return asked.tried(delivery)
     except (Denied, NotSupported) as error:
-        _log.debug("how often message %s failed is not told: %s", delivery.message_id, error)
+        _log.debug(
+            "the failure count of message %s is not reported: %s", delivery.message_id, error
+        )
         return None
     except QueueError as error:
-        _log.info("how often message %s failed is not known: %s", delivery.message_id, error)
+        _log.info("the failure count of message %s is unknown: %s", delivery.message_id, error)
         return _NOTHING_KNOWN
     except Exception:  # noqa: BLE001 - a fault of the client must not cost other messages
-        _log.exception("how often message %s failed cannot be asked", delivery.message_id)
+        _log.exception("the failure count of message %s cannot be read", delivery.message_id)
         return None
 
 

@@ -160,10 +160,10 @@ class PoisonRule:
             return None
         if tried is None:
             ended = delivery.dequeue_count - 1
-            how = "it is unknown whether work on it ever began"
+            how = "whether its processing ever started is unknown"
         else:
             ended = tried.failures + tried.lapses
-            how = f"{tried.failures} failed, {tried.lapses} ended without a word"
+            how = f"{tried.failures} failed, {tried.lapses} lapsed"
         if ended < most:
             return None
         text = f"delivered {times_of(ended)} without being completed, at most {most}: {how}"

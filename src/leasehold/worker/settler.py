@@ -277,7 +277,7 @@ class Settler:
                 self._take_note([work], [result])
             else:
                 fault = fault_of(result)
-                text = f"it cannot go on in queue {to.queue}: {fault.text}"
+                text = f"it cannot continue in queue {to.queue}: {fault.text}"
                 work.outcome = Outcome(Kind.FAILED, replace(fault, text=text))
                 self._decide(work)
                 refused.append(work)
@@ -312,7 +312,7 @@ class Settler:
 
     def _bury(self, work: Work) -> QueueError | None:
         if not isinstance(work.settlement, Bury):
-            raise TypeError("it is not to be buried")
+            raise TypeError("it must not be buried")
         fault, receipt = work.settlement.fault, _lease(work).receipt
         try:
             with self._traced([work]):
@@ -414,7 +414,7 @@ class Settler:
             why = work.loss or why  # the same text to everybody
         what = "is done" if work.outcome is not None and work.outcome.kind is Kind.DONE else "ended"
         is_over = has_expired(work.held)
-        again = "it was not settled" if is_over else "its lease is lost, so that it comes again"
+        again = "it was not settled" if is_over else "its lease is lost, so it is delivered again"
         _log.warning(
             "the work on message %s of %s %s, but %s: %s",
             *(work.delivery.message_id, self._source.name, what, follows or again, why),
@@ -425,7 +425,7 @@ class Settler:
     def _give_up(self, work: Work, error: QueueError | None) -> None:
         self._core.stats.note_settle_errors(self._source.place)
         _log.error(
-            "message %s of %s could not be settled (%s), so that it may come again: %s",
+            "message %s of %s could not be settled (%s), so it may be delivered again: %s",
             *(work.delivery.message_id, self._source.name),
             *("?" if work.outcome is None else work.outcome.kind.value, error),
         )
@@ -445,7 +445,7 @@ class Settler:
             with self._traced(works):
                 results = call(items, timeout_s=self._limit_s(works[0]))
             if len(results) != len(items):
-                raise TypeError(f"{len(items)} to settle, {len(results)} answers")  # noqa: TRY301
+                raise TypeError(f"{len(items)} to settle, {len(results)} results")  # noqa: TRY301
         except QueueError as error:
             return [error] * len(items)
         except Exception as error:  # noqa: BLE001 - others have to be settled too

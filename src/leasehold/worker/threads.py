@@ -139,18 +139,18 @@ class WorkerThreads:
         if core.gate is not None:
             core.give_back(core.gate.drain())
         if not self._wait_for_handlers(grace_s):
-            _log.warning("%d handlers are told to stop", len(core.in_work))
+            _log.warning("%d handlers are requested to stop", len(core.in_work))
             core.stop_handlers()
             self._wait_for_handlers(CANCEL_S)
         left = core.abandon()
         for work in left:
             _log.error(
-                "%s does not stop; message %s is given back while it goes on",
+                "%s does not stop; message %s is released while it continues",
                 *(work.source.handler_name, work.delivery.message_id),
             )
         self._runner.end(left)
         for name in self._runner.close():
-            _log.error("%s is still in a handler, and is left behind", name)
+            _log.error("%s is still in a handler and is abandoned", name)
         for settler in self._settlers:
             settler.close()
         self._watch.close()
@@ -159,7 +159,7 @@ class WorkerThreads:
             if not fetcher.join(_LEAVE_S):
                 # It gives back what it brings. A request cannot be called off, though servers of
                 # Leasehold end it with the session.
-                _log.info("a receive is still under way, and is left to itself")
+                _log.info("a receive is still in progress and is abandoned")
         if self._reporter is not None:
             self._reporter.close()
 
@@ -242,7 +242,7 @@ class Watch:
             try:
                 self.look()
             except Exception:  # noqa: BLE001 - without a watch it would go on with what is lost
-                _log.exception("looking after the worker")
+                _log.exception("supervising the worker")
 
     def look(self) -> None:
         """Look around once."""
@@ -285,10 +285,10 @@ class LateRenewals:
             return
         names = [_told(suspects[which], now_s) for which in new[:_NAMED] if which in suspects]
         _log.warning(
-            "RENEWALS WERE %s LATE: %s kept the interpreter to itself. Leases run out like that:"
-            ' run it with runner="processes", or have them renewed with renewer="process"',
+            "RENEWALS WERE %s LATE: %s held the interpreter. Leases may lapse:"
+            ' run it with runner="processes", or renew them with renewer="process"',
             length(lag_s),
-            ", ".join(names) or "the machine, or something besides the handlers,",
+            ", ".join(names) or "the machine, or code other than the handlers,",
         )
 
     def _suspects(self, lag_s: float, now_s: float) -> dict[tuple[str, str], Work]:

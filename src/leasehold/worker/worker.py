@@ -278,7 +278,7 @@ class Worker:
         if self._failure is not None or error is not None:
             raise self._failure or error or RuntimeError
         if not is_over:
-            raise TimeoutError(f"there was still something to do after {timeout_s} s")
+            raise TimeoutError(f"there was still work after {timeout_s} s")
         return self.stats
 
     def stop(self, grace_s: float = GRACE_S) -> None:
@@ -387,7 +387,7 @@ class Worker:
         with self._starting:
             with self._lock:
                 if self._state != "new":
-                    raise RuntimeError("a worker is started once")
+                    raise RuntimeError("a worker can be started only once")
                 self._state = "running"
             try:
                 self._begin(until_idle=until_idle)
@@ -422,7 +422,7 @@ class Worker:
             from leasehold.worker.leases.process import ProcessLeaseManager  # noqa: PLC0415
 
             if not isinstance(time, SystemTime | ScaledTime):
-                raise TypeError("another process does not know that time")
+                raise TypeError("another process cannot use that time")
             queues = [source.client for source in self._core.sources]
             return ProcessLeaseManager(
                 options.lease, time=time, hooks=hooks, learner=self._learner, queues=queues

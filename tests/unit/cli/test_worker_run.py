@@ -341,8 +341,8 @@ def test_one_problem_stands_alone(folder: Folder) -> None:
     folder.queue("orders")
     options = ("--queue", "orders", "--lease", "10", "--message-timeout", "5")
     problem = (
-        "--message-timeout is 5; it must be above visibility_timeout_s, 10: nothing would ever be"
-        " renewed"
+        "--message-timeout is 5; it must be above visibility_timeout_s, 10: leases would never be "
+        "renewed"
     )
     assert run(folder, *options) == (2, "", f"Error: {problem}\n")
     code, out, err = run(folder, *options, "--json")

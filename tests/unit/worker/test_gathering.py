@@ -131,5 +131,5 @@ def test_a_call_that_lingers_takes_what_comes_meanwhile_and_ends_the_wait_when_i
 def test_wrong_number_of_answers_is_an_error_for_all() -> None:
     """A service that loses an item cannot hand out the answers of others."""
     gathering: CallBatcher[int, int] = CallBatcher(lambda items: [0, 0, *items], most=10)
-    with pytest.raises(RuntimeError, match="1 were asked for, 3 answered"):
+    with pytest.raises(RuntimeError, match="1 were requested, 3 answered"):
         gathering.ask(1)

@@ -215,7 +215,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             self.link.put(queue, made)
         except QueueNotFound:
             # As in AMQP: whoever waited for a reply is gone.
-            _log.info("A message is dropped, as there is no queue %s", queue)
+            _log.info("A message is dropped because queue %s does not exist", queue)
 
     def _put_fanout(self, exchange: str, message: Raw, routing_key: str, **_: Any) -> None:
         for queue in self._lookup(exchange, routing_key):

@@ -419,10 +419,10 @@ def queue_error(error: AzureError, *, visibility: bool = False) -> QueueError:
     """Return what an error of the SDK means; see :func:`azure_errors`."""
     if not isinstance(error, HttpResponseError):
         unknown = not (isinstance(error, ServiceRequestError) and _was_never_sent(error))
-        return Unreachable(f"no answer: {type(error).__name__}", outcome_unknown=unknown)
+        return Unreachable(f"no response: {type(error).__name__}", outcome_unknown=unknown)
     status = error.status_code or 0
     if isinstance(error, DecodeError) or status in _SUCCESS or not status:
-        return Unreachable(f"an answer that cannot be read ({type(error).__name__})")
+        return Unreachable(f"an unreadable response ({type(error).__name__})")
     code = code_of(error)
     text = f"{code} ({status})"
     meaning = _MEANINGS.get(code)

@@ -115,7 +115,7 @@ def wrap(body: bytes, saved: Saved | None) -> str:
     try:
         text = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a state must be what JSON can say: {error}") from error
+        raise TypeError(f"a state must be representable in JSON: {error}") from error
     return _NOT_IN_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -247,7 +247,7 @@ def saved_members(saved: Saved) -> dict[str, Any]:
         text = json.dumps(members, ensure_ascii=False, allow_nan=False)
         text.encode()  # half of a character is no text
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a state must be what JSON can say: {error}") from error
+        raise TypeError(f"a state must be representable in JSON: {error}") from error
     plain: dict[str, Any] = json.loads(text)
     return plain
 
@@ -313,14 +313,14 @@ class StagePrefixForm:
             raise ValueError("name at least one stage")
         for number in stages:
             if not 0 <= number <= _MOST:
-                raise ValueError(f"{number} is not two digits; states are within 0 to {_MOST}")
+                raise ValueError(f"{number} does not have two digits; states are 0 to {_MOST}")
         self._names = dict(stages)
         self._numbers = {name: number for number, name in stages.items()}
         if len(self._numbers) < len(self._names):
             raise ValueError("two numbers stand for the same stage")
         self._first = min(stages) if first is None else first
         if self._first not in self._names:
-            raise ValueError(f"the first number, {self._first}, stands for no stage")
+            raise ValueError(f"the first number, {self._first}, has no stage")
 
     def fresh(self, body: bytes) -> str:
         """Return the text of a new message: the first stage is to be done.
@@ -337,12 +337,12 @@ class StagePrefixForm:
             ValueError: A state is to be saved, the stage has no number, or the body is not UTF-8.
         """
         if saved.state is not None:
-            raise ValueError("two digits have no place for a state; use the envelope for that")
+            raise ValueError("two digits cannot hold a state; use the envelope")
         if saved.stage is None:
             return self.fresh(body)
         number = self._numbers.get(saved.stage)
         if number is None:
-            raise ValueError(f"no number stands for the stage {saved.stage!r}")
+            raise ValueError(f"no number is assigned to the stage {saved.stage!r}")
         return self._text(number, body)
 
     def unwrap(self, text: str) -> tuple[bytes, Saved | None]:
@@ -357,7 +357,7 @@ class StagePrefixForm:
             raise UnreadableEnvelope("the message does not begin with two digits of state")
         name = self._names.get(int(digits))
         if name is None:
-            raise UnreadableEnvelope(f"the message is in state {digits}, which stands for no stage")
+            raise UnreadableEnvelope(f"the message is in state {digits}, which has no stage")
         return text[_DIGITS:].encode(), Saved(stage=name)
 
     @staticmethod

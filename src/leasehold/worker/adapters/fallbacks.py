@@ -199,7 +199,7 @@ def refuse_extras(names: Sequence[tuple[str, object]], service: str) -> None:
     """
     for name, value in names:
         if value:
-            raise NotSupported(f"{service} has no place for {name}")
+            raise NotSupported(f"{service} does not support {name}")
 
 
 # --- poison ------------------------------------------------------------------------------------

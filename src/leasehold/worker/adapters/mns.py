@@ -362,7 +362,7 @@ class MnsQueue(TextAdapter):
             (
                 ("a type", outgoing.type),
                 ("a deduplication key", outgoing.dedup_key),
-                ("a life of its own for a message", outgoing.time_to_live_s),
+                ("a time to live per message", outgoing.time_to_live_s),
             ),
             "MNS",
         )
@@ -375,9 +375,11 @@ class MnsQueue(TextAdapter):
     def _send(self, name: str, message: Any, timeout_s: float | None) -> None:
         size = len(message.message_body.encode())
         if not size:
-            raise Denied("MNS takes no empty body")
+            raise Denied("MNS does not accept empty bodies")
         if size > (MNS.max_body_bytes or 0):
-            raise BodyTooLarge(f"the text has {size} bytes; MNS takes {MNS.max_body_bytes}")
+            raise BodyTooLarge(
+                f"the text has {size} bytes; MNS accepts at most {MNS.max_body_bytes}"
+            )
         with self._clients.queue(name, self._limit_s(timeout_s)) as queue:
             queue.send_message(message)
 
@@ -558,7 +560,7 @@ class _Connection(MNSHttp):  # type: ignore[misc]  # the SDK has no annotations
             content = answer.read().decode()
         except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
             conn.close()
-            raise Unreachable(f"no answer: {type(error).__name__}") from None
+            raise Unreachable(f"no response: {type(error).__name__}") from None
         # The SDK looks some of them up in lower case.
         headers = {name.lower(): value for name, value in answer.getheaders()}
         self.answered_ms = dated_ms(headers.get("date", ""))
@@ -570,7 +572,7 @@ def queue_error(error: MNSExceptionBase) -> QueueError:
     if isinstance(error, MNSClientParameterException):
         return Denied(f"{error.type}: the SDK does not take an argument")
     if isinstance(error, MNSClientNetworkException):
-        return Unreachable(f"an answer that cannot be read ({error.type})")
+        return Unreachable(f"an unreadable response ({error.type})")
     if not isinstance(error, MNSServerException):
         return Unreachable(type(error).__name__)
     return error_of(str(error.type))

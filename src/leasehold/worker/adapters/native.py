@@ -87,7 +87,7 @@ _IN_BODIES: Final = replace(LEASEHOLD, saves="in_body", forwards=False)
 
 _MARKER: Final = MARKER.encode()
 _SHORTEST_SESSION_S: Final = 2
-_CANCELLED: Final = "an operator has asked for it"
+_CANCELLED: Final = "requested by an operator"
 _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
 _MAX_LOOKS: Final = 4
@@ -173,7 +173,7 @@ class NativeQueue(Adapter):
         under = None
         if session is not None:
             if not isinstance(session, NativeSession):
-                raise TypeError("the session is of another service")
+                raise TypeError("the session belongs to another service")
             under = session.session
         try:
             found = self._queue.receive(
@@ -294,8 +294,8 @@ class NativeQueue(Adapter):
         if poisoned is None:
             return None
         return SetAside(
-            "the message was set aside while the work went on, after too many deliveries "
-            f"({poisoned.reason}): it is not completed"
+            "the server moved the message to the poison queue during processing, after too many "
+            f"deliveries ({poisoned.reason}): it is not completed"
         )
 
     def release(

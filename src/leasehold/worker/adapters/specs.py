@@ -130,7 +130,8 @@ class QueueSpec:
         """
         if self.service == "memory":
             raise NotSupported(
-                f"the queue {self.queue} is in the memory of one process; no other can open it"
+                f"the queue {self.queue} is in the memory of one process; another process cannot "
+                "open it"
             )
         options: dict[str, Any] = dict(self.options)
         module, name, timeout = _ADAPTERS[self.service]
@@ -214,7 +215,7 @@ def _connection(
 ) -> str:
     if service == "memory":
         if at:
-            raise ValueError("a queue in memory is on no host: memory:///<queue>")
+            raise ValueError("the address of a queue in memory has no host: memory:///<queue>")
         return ""
     user = unquote(parts.username or "")
     secret = unquote(parts.password or "")

@@ -132,7 +132,7 @@ class _Port:
             self._lost_at_s = now_s
         elif now_s - self._lost_at_s >= KILL_AFTER_S:
             _log.warning(
-                "killing the process of %s: it goes on with message %s, which is lost",
+                "killing the process of %s: it continues with message %s, whose lease is lost",
                 *(work.source.handler_name, work.delivery.message_id),
             )
             self.kill()
@@ -159,13 +159,13 @@ class _Port:
         try:
             self._process, self._pipe = self._runner.spawn()
         except Exception as error:  # noqa: BLE001 - of the system, or of one of the handlers' modules
-            return f"a process for handlers could not be begun: {error}"
+            return f"a process for handlers could not be started: {error}"
         try:
             self._pipe.recv()
         except (EOFError, OSError):
             return (
-                f"a process for handlers {self._death()} before it was ready. Its own output says"
-                " why; a script that is run must begin its work under if __name__ == '__main__'"
+                f"a process for handlers {self._death()} before it was ready. See its output for "
+                "the cause; a script must start its work under if __name__ == '__main__'"
             )
         return None
 
@@ -196,7 +196,7 @@ class _Port:
             _log.exception("speaking with the process of %s", work.source.handler_name)
             self.kill()
             self._death()
-            text = f"the handler's process and the worker do not understand each other: {error!r}"
+            text = f"data of the handler's process cannot be read: {error!r}"
             return Outcome(Kind.FAILED, Fault(text=text, type=type(error).__name__))
         if over.trace is not None:
             _log.info("in the process of %s:\n%s", work.source.handler_name, over.trace)
@@ -219,7 +219,7 @@ class _Port:
 
     def _stop(self, work: Work) -> None:
         """Tell the handler to stop. From any thread."""
-        why = work.loss or "asked to stop"
+        why = work.loss or "requested to stop"
         if work.message is not None and work.message.cancel_reason is not None:
             why = work.message.cancel_reason
         asked = None if work.loss is not None else work.asked

@@ -31,11 +31,11 @@ class Fenced(LeaseLost):
 
     def __init__(self, what: str, fence: int, newest: int | None) -> None:
         if newest is None:
-            text = "another message has taken over"
+            text = "another message has taken the key over"
         elif newest == fence:
-            text = f"the lease with fence {fence} was used twice, and the other was first"
+            text = f"the lease with fence {fence} was used twice, and the other use came first"
         else:
-            text = f"fence {fence} is too old, {newest} was here"
+            text = f"fence {fence} is too old; the newest fence is {newest}"
         super().__init__(f"{what}: {text}")
         self.what = what
         self.fence = fence
@@ -61,8 +61,8 @@ class NotRecorded(Exception):
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(
-            f"{key}: the effect has happened, but that is not recorded for certain, so that it may "
-            f"happen again: {why}"
+            f"{key}: the effect has happened, but it may not be recorded, so it may happen again: "
+            f"{why}"
         )
         self.key = key
         self.why = why

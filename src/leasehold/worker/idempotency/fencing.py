@@ -184,7 +184,7 @@ class FencedTable:
             written = yield from self._writing(dialect, key, fence, statement)
             if written is not None:
                 return written
-        raise TimeoutError(f"{self._row(key)} comes and goes too fast to be written")
+        raise TimeoutError(f"{self._row(key)} is created and deleted too often to be written")
 
     def _writing(
         self, dialect: Dialect, key: Any, fence: int, statement: Statement
@@ -203,7 +203,7 @@ class FencedTable:
             if newest == fence and self._once_per_lease:
                 return Written.REPEATED
             # The row has come, or has changed, since the write did not find it: once more.
-        raise TimeoutError(f"{self._row(key)} changes too fast to be written")
+        raise TimeoutError(f"{self._row(key)} changes too often to be written")
 
     def _row(self, key: Any) -> str:
         return f"{'.'.join(self._shape.table)} {key}"
@@ -286,7 +286,7 @@ class Shape:
         check_fence_number(fence)
         for column in values:
             if column in self.keys or column == self.fence:
-                raise ValueError(f"{column} is the key or the fence, and not to be set beside them")
+                raise ValueError(f"{column} is the key or the fence and cannot be set")
 
 
 class _Names:
@@ -334,14 +334,14 @@ def checking(dialect: Dialect, shape: Shape, columns: Sequence[str]) -> Steps[No
     found = yield statement("columns")
     types: dict[str, str] = dict(found.rows)
     if not types:
-        raise LookupError(f"there is no table {name}")
+        raise LookupError(f"no table {name}")
     missing = [column for column in (*shape.keys, shape.fence, *columns) if column not in types]
     if missing:
         raise LookupError(f"{name} has no column {', '.join(missing)}")
     _check_type(dialect, f"{name}.{shape.fence}", types[shape.fence])
     unique = yield statement("unique")
     if set(shape.keys) not in _keys_of(unique.rows):
-        raise ValueError(f"{', '.join(shape.keys)} is no unique key of {name}")
+        raise ValueError(f"{', '.join(shape.keys)} is not a unique key of {name}")
 
 
 def _check_type(dialect: Dialect, column: str, declared: str) -> None:

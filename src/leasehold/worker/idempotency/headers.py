@@ -93,7 +93,7 @@ def read_headers(headers: Headers) -> FencedRequest | None:
     """Return what the two headers of a request say; None if there is neither.
 
     Raises:
-        HeaderProblem: Only one is there, one is there twice, or one cannot be read.
+        HeaderProblem: Only one is there, one is repeated, or one cannot be read.
     """
     found: dict[str, str] = {}
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -102,7 +102,7 @@ def read_headers(headers: Headers) -> FencedRequest | None:
         if name not in _NAMES:
             continue
         if name in found:
-            raise HeaderProblem(f"{name} is there twice")
+            raise HeaderProblem(f"{name} is repeated")
         found[name] = _text(raw_value).strip()
     if not found:
         return None
@@ -111,7 +111,9 @@ def read_headers(headers: Headers) -> FencedRequest | None:
         raise HeaderProblem(f"{missing[0]} is missing")
     key = _KEY.fullmatch(found[KEY_HEADER.lower()])
     if key is None or not 1 <= len(key[1]) <= MAX_KEY_BYTES:
-        raise HeaderProblem(f"{KEY_HEADER} is no quoted string of 1 to {MAX_KEY_BYTES} characters")
+        raise HeaderProblem(
+            f"{KEY_HEADER} is not a quoted string of 1 to {MAX_KEY_BYTES} characters"
+        )
     fence = _FENCE.fullmatch(found[FENCE_HEADER.lower()])
     if fence is None:
         raise HeaderProblem(f'{FENCE_HEADER} is not of the form 7;of="queue/message"')

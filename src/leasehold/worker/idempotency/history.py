@@ -336,7 +336,7 @@ class Run:
             UncheckedRun: It did not.
         """
         if not self._was_asked:
-            raise UncheckedRun(f"{self.key}: the body did not look at run.first")
+            raise UncheckedRun(f"{self.key}: the block did not check run.first")
 
 
 # --- keys --------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ class Guard:
     @property
     def _store(self) -> Processed:
         if self._given is None:
-            raise ValueError("this Once was made without a store: only in_transaction works")
+            raise ValueError("this Once has no store: only in_transaction works")
         return self._given
 
     def begin(self, run: Run, message: Delivered) -> None:
@@ -341,7 +341,7 @@ class Guard:
             yield min(wait_s, self._wait_s - waited_s)
             waited_s += wait_s
             wait_s = min(wait_s * 2, _LONGEST_LOOK_S)
-        raise Busy(self.retry_s, f"{run.key}: somebody else is at it")
+        raise Busy(self.retry_s, f"{run.key}: another worker is processing it")
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         """Do *work* in a thread. A task that is cancelled meanwhile waits for its end all the same.
@@ -425,7 +425,7 @@ def _noting(error: BaseException) -> Iterator[None]:
     try:
         yield
     except Exception as second:  # noqa: BLE001 - whatever a driver raises
-        error.add_note(f"the key could not be set free: {type(second).__name__}: {second}")
+        error.add_note(f"the key could not be released: {type(second).__name__}: {second}")
 
 
 # --- recording ---------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ class Recording:
             if is_late or not self._may_pass(error):
                 self._is_over, self._problem = True, NotRecorded(self._run.key, why)
                 raise self._problem from error
-            _log.warning("%s is done; recording that is tried again: %s", self._run.key, why)
+            _log.warning("%s is done; recording it is retried: %s", self._run.key, why)
             self._pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             return pause_s
         self._is_over = True

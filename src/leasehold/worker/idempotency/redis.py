@@ -164,20 +164,19 @@ class RedisProcessed:
             for name, value in self._client.config_get(pattern).items()
         }
         if config.get("appendonly") != "yes":
-            found.append("appendonly is off: the server forgets all keys when it dies")
+            found.append("appendonly is off: the server loses all keys when it crashes")
         elif config.get("appendfsync") != "always":
             found.append(
-                f"appendfsync is {config.get('appendfsync')}: the last keys are forgotten when "
-                f"the machine dies"
+                f"appendfsync is {config.get('appendfsync')}: the latest keys are lost when the "
+                f"machine crashes"
             )
         policy = config.get("maxmemory-policy")
         if config.get("maxmemory") != "0" and policy != "noeviction":
-            found.append(f"maxmemory-policy is {policy}: keys are dropped when memory is short")
+            found.append(f"maxmemory-policy is {policy}: keys are dropped when memory is full")
         replicas = int(self._client.info("replication").get("connected_slaves", 0))
         if replicas and not self._wait_replicas:
             found.append(
-                "there are replicas and nobody waits for them (wait_replicas): a failover forgets "
-                "the last keys"
+                "there are replicas, but wait_replicas is not set: a failover loses the latest keys"
             )
         return found
 

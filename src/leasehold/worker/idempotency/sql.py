@@ -162,7 +162,7 @@ def dialect_of(connection: Any) -> Dialect:
     kind = type(connection)
     raise TypeError(
         f"a connection of sqlite3 or of psycopg 3 is needed, not {kind.__module__}.{kind.__name__};"
-        f" libraries above these give it away, as driver_connection for example"
+        f" higher-level libraries expose it, for example as driver_connection"
     )
 
 
@@ -181,7 +181,9 @@ def check_transaction(connection: Any) -> None:
         idle: Any = sys.modules["psycopg"].pq.TransactionStatus.IDLE
         is_outside = connection.autocommit and connection.info.transaction_status == idle
     if is_outside:
-        raise RuntimeError("open a transaction first: what is checked outside of it guards nothing")
+        raise RuntimeError(
+            "open a transaction first: a check outside a transaction protects nothing"
+        )
 
 
 def drive(connection: Any, steps: Steps[_T]) -> _T:

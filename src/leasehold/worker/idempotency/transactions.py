@@ -102,7 +102,9 @@ class History:
             if not found.rows:
                 continue
             if run.meet(entry_of(found.rows[0])):
-                raise Busy(retry_s, f"{run.key}: somebody is at it, outside of a transaction")
+                raise Busy(
+                    retry_s, f"{run.key}: another worker is processing it, outside a transaction"
+                )
             return
         if self._sweep_step:
             yield from self._sweeping(dialect, self._sweep_step)
@@ -230,7 +232,8 @@ class _SqliteTransaction:
         if not self._connection.in_transaction:
             if error is None:
                 raise RuntimeError(
-                    "the body ended the transaction itself: what it did is not tied to its record"
+                    "the block ended the transaction itself: its changes and their record are not "
+                    "atomic"
                 )
             return
         if self._is_own:

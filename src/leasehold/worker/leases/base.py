@@ -48,7 +48,7 @@ from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker.leases")
 
-_STOPPED: Final = Loss("renewer", "nothing renews leases any more")
+_STOPPED: Final = Loss("renewer", "leases are no longer renewed")
 _LOUD: Final = frozenset({"denied", "renewer"})
 _Ask: TypeAlias = Callable[[Lease, int, float], Renewed]
 """Renews a lease: with it, for so many seconds, by a request that may take so many."""
@@ -175,7 +175,7 @@ class BaseLeaseManager(ABC):
             return MessageExpired(loss.text, kind=loss.kind, message_id=held.delivery.message_id)
         why = (
             f"its lease ended {now_s - held.deadline_s:.1f} s before it was registered: register "
-            "what a receive has brought at once, and say how long that could wait (wait_s)"
+            "received messages immediately, and pass the wait of the receive (wait_s)"
         )
         return LeaseLost(why, kind=loss.kind, message_id=held.delivery.message_id)
 
@@ -328,7 +328,7 @@ class BaseLeaseManager(ABC):
     def _add(self, held: Held) -> None:
         with self._lock:
             if self._closed or self.failure is not None:
-                raise RenewerStopped("nothing renews leases any more") from self.failure
+                raise RenewerStopped("leases are no longer renewed") from self.failure
             self._begin(held)
             self._ledger.add(held)
 
@@ -360,7 +360,7 @@ class BaseLeaseManager(ABC):
         """Have the worker itself renew a lease, while nobody else does."""
         if not self._take(held, held.settings.call_timeout_s, HeldState.HELD):
             self.check(held)
-            raise Unreachable("a renewal of it is not answered yet", outcome_unknown=False)
+            raise Unreachable("a renewal of it has no response yet", outcome_unknown=False)
         answer: Renewed | Exception
         try:
             self.check(held)  # again: that may have taken its time
@@ -424,7 +424,7 @@ class BaseLeaseManager(ABC):
                 self._forget(held)
             self._closed = True
             self._quiet.notify_all()
-        _log.critical("nothing renews leases any more; %d are lost", len(notices), exc_info=error)
+        _log.critical("leases are no longer renewed; %d are lost", len(notices), exc_info=error)
         self._deliver(notices)
         self._call(self._hooks.stopped, error)
 
@@ -476,9 +476,9 @@ def _log_losses(notices: Iterable[Notice]) -> None:
 
 _LAPSED: Final = Loss("lapsed", "it was not renewed in time")
 EXPIRED: Final = Loss(
-    "expired", "its time to live has ended, so that it is gone and does not come again"
+    "expired", "its time to live has ended, so it is removed and not delivered again"
 )
-_SETTLED: Final = Loss("let go", "somebody else settles it")
+_SETTLED: Final = Loss("let go", "another thread settles it")
 _STATE_AFTER: Final = {
     "timed out": HeldState.ABANDONED,
     "let go": HeldState.ABANDONED,

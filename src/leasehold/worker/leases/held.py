@@ -271,7 +271,7 @@ class Held:
         """Say that an operator wants the work stopped. The lease is kept."""
         self._keeper.lose(self, Loss("cancelled", reason))
 
-    def let_go(self, why: str = "the worker has let it go") -> None:
+    def let_go(self, why: str = "the worker has released it") -> None:
         """Keep it no longer, and settle nothing: it comes back when its lease ends."""
         self._keeper.lose(self, Loss("let go", why))
 

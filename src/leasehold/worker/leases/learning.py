@@ -140,16 +140,16 @@ class LeaseLearner:
         reasons = [
             f"{share} took up to {kind.work_s:.3g} s",
             f"renewals take up to {self._renewal_s:.3g} s",
-            f"clocks get {self._slack_s:g} s",
+            f"the clock margin is {self._slack_s:g} s",
         ]
         if count < _ENOUGH_MESSAGES and wanted_s <= self._start_s:
             wanted_s = self._start_s
             were = "was" if count == 1 else "were"
-            reasons = [f"there {were} {count_of(count, 'message')} so far, too few to go by"]
+            reasons = [f"there {were} {count_of(count, 'message')} so far, too few for an estimate"]
         if self._is_frozen() and wanted_s < kind.lease_s:
             wanted_s = kind.lease_s
             share = f"{sum(self._failed)} of the last {len(self._failed)} renewals failed"
-            reasons = [f"{share}, and until that ends no lease gets shorter"]
+            reasons = [f"{share}, and until renewals succeed no lease gets shorter"]
         if wanted_s > self._cap_s:
             wanted_s = self._cap_s
             reasons.append(f"and no more than {self._cap_s} s is allowed")

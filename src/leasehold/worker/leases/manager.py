@@ -44,8 +44,8 @@ from leasehold.worker.timing import Time, start_thread
 
 _log: Final = logging.getLogger("leasehold.worker.leases")
 _LATE: Final = (
-    "leases were looked at %.2f s late: a handler keeps the lock of the interpreter, or the"
-    " machine is overloaded"
+    "leases were checked %.2f s late: a handler holds the interpreter's lock, or the machine is "
+    "overloaded"
 )
 
 
@@ -219,7 +219,7 @@ class LeaseManager(BaseLeaseManager):
         except QueueError as error:
             answers = [error] * len(helds)
         except Exception as error:  # noqa: BLE001 - a fault of one client must not cost all leases
-            _log.exception("a renewal has failed in a way that no client should let through")
+            _log.exception("a renewal failed with an unexpected error of the client")
             answers = [Unreachable(f"{type(error).__name__}: {error}")] * len(helds)
         if len(answers) != len(helds):
             answers = [
@@ -280,7 +280,7 @@ class LeaseManager(BaseLeaseManager):
             self._learner.renewal_took(took_s, failed=bool(failed and not renewed))
         if failure is not None:
             told = count_of(len(failed), "renewal")
-            _log.info("%s failed, to be tried again: %s", told, failure)
+            _log.info("%s failed and is retried: %s", told, failure)
             self._call(self._hooks.failed, failed, failure)
         if renewed:
             self._call(self._hooks.renewed, renewed, took_s)
@@ -294,7 +294,7 @@ class LeaseManager(BaseLeaseManager):
 
     def _begin(self, held: Held) -> None:
         if not self._timer.is_alive():  # as in a process that was forked from that of the timer
-            raise RenewerStopped("the thread that renews leases is not there")
+            raise RenewerStopped("the thread that renews leases is not running")
         now_s = self._now_s()
         self._place(held, now_s)
         if decide(held, now_s, held.settings) is Action.RENEW:
@@ -502,7 +502,7 @@ class RenewalPool:
         except RuntimeError:
             if not self._threads:
                 raise
-            _log.warning("no more threads to renew leases with; %d go on", len(self._threads))
+            _log.warning("no more threads to renew leases; %d continue", len(self._threads))
 
     def _run(self) -> None:
         try:

@@ -155,7 +155,7 @@ class ProcessLeaseManager(BaseLeaseManager):
             self._process.kill()
             self._process.wait()
             self._pipe.close()
-            why = answer.text if isinstance(answer, Broken) else "it gives no answer"
+            why = answer.text if isinstance(answer, Broken) else "it does not respond"
             raise RenewerStopped(f"the process that renews leases did not start: {why}")
 
     def _send(self, *messages: ToRenewer) -> None:
@@ -188,9 +188,9 @@ class ProcessLeaseManager(BaseLeaseManager):
                 if silent >= _LATE_BEATS:
                     self._look()
             self._process.kill()
-            self._fail(RenewerStopped("the process that renews leases does not answer"))
+            self._fail(RenewerStopped("the process that renews leases does not respond"))
         except (EOFError, OSError):
-            what = "does not answer" if self._is_deaf else "has ended"
+            what = "does not respond" if self._is_deaf else "has ended"
             self._fail(RenewerStopped(f"the process that renews leases {what}"))
         except BaseException as error:  # noqa: BLE001 - whatever it is, leases are not kept
             self._process.kill()

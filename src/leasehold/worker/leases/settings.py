@@ -157,7 +157,7 @@ class LeaseSettings:
     def _not_positive(self) -> list[SettingProblem]:
         names = ("timer_interval_s", "message_minimal_life_s", "call_timeout_s")
         return [
-            SettingProblem(name, value, "above 0", "no time goes back or stands still")
+            SettingProblem(name, value, "above 0", "the interval must be positive")
             for name in names
             if not 0 < (value := getattr(self, name)) < math.inf
         ]
@@ -189,7 +189,7 @@ class LeaseSettings:
                     "message_timeout_s",
                     self.message_timeout_s,
                     f"above visibility_timeout_s, {self.visibility_timeout_s}",
-                    "nothing would ever be renewed",
+                    "leases would never be renewed",
                 )
             )
         return problems
@@ -205,6 +205,6 @@ class LeaseSettings:
                 "visibility_timeout_s",
                 self.visibility_timeout_s,
                 f"{least_s} to {most_s}",
-                f"the service {capabilities.service} has no other leases",
+                f"the service {capabilities.service} supports no other lease lengths",
             )
         ]

@@ -201,12 +201,12 @@ class ClaimCheck:
         name = name_below(self.root_url, reference)
         if reference.size > self.max_bytes:
             raise ClaimCheckProblem(
-                f"the reference leads to {reference.size} bytes; at most {self.max_bytes} are read"
+                f"the reference is to {reference.size} bytes; at most {self.max_bytes} are read"
             )
         try:
             file = self._files.open(self._path(name), "rb")
         except FileNotFoundError as error:
-            raise ClaimCheckProblem(f"there is no object {reference.url}") from error
+            raise ClaimCheckProblem(f"no object {reference.url}") from error
         return CheckedReader(file, size=reference.size, sha256=reference.sha256)
 
     # --- removing ----------------------------------------------------------------------------
@@ -536,7 +536,7 @@ def read_reference(body: bytes) -> Reference | None:
         return None
     reference = Reference(**{name: found[name] for name in _MEMBERS})
     if reference.size < 0 or not _SHA256.fullmatch(reference.sha256):
-        raise ClaimCheckProblem("the size or the digest of the reference cannot be true")
+        raise ClaimCheckProblem("the size or the digest of the reference is invalid")
     return reference
 
 
@@ -574,9 +574,9 @@ def name_below(root_url: str, reference: Reference) -> str:
     name = reference.url.removeprefix(prefix)
     found = _NAME.fullmatch(name) if name != reference.url else None
     if found is None:
-        raise ClaimCheckProblem(f"the reference does not lead to a body below {root_url}")
+        raise ClaimCheckProblem(f"the reference is not to a body below {root_url}")
     if found[2] != reference.sha256:
-        raise ClaimCheckProblem("the reference leads to another body than it names")
+        raise ClaimCheckProblem("the reference is inconsistent: it names another body")
     return name
 
 
@@ -670,7 +670,7 @@ class CheckedReader(io.RawIOBase):
         # Who knows the size may never ask for what follows the last byte.
         if self._seen != self._size or (chunk and self._file.read(1)):
             raise ClaimCheckProblem(
-                f"the object does not have the {self._size} bytes that its reference says"
+                f"the object does not have the {self._size} bytes that its reference declares"
             )
         if self._digest.hexdigest() != self._sha256:
             raise ClaimCheckProblem(

@@ -90,7 +90,7 @@ class JsonCodec:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             return text.encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise TypeError(f"JSON cannot say it: {error}") from error
+            raise TypeError(f"not representable in JSON: {error}") from error
 
     def decode(self, body: bytes) -> Any:
         """See :class:`Codec`."""
@@ -138,7 +138,7 @@ class TypedCodec(Generic[T]):
         try:
             return self._write(value)
         except self._wrong as error:
-            raise TypeError(f"{self._form} cannot say it: {error}") from error
+            raise TypeError(f"{self._form} cannot represent it: {error}") from error
 
     def decode(self, body: bytes) -> T:
         """See :class:`Codec`."""
@@ -166,7 +166,7 @@ def codec_named(name: str) -> Codec:
     try:
         return _NAMED[name]()
     except KeyError:
-        raise ValueError(f"there is no codec {name!r}; there are {', '.join(_NAMED)}") from None
+        raise ValueError(f"{name!r} is not a codec; the codecs are {', '.join(_NAMED)}") from None
 
 
 def _refuse(constant: str) -> None:
@@ -259,7 +259,7 @@ def decompress(body: bytes, *, most_bytes: int) -> bytes:
         return body
     size = found["size"]
     if not 0 <= size <= most_bytes:
-        raise CodecProblem(f"the compressed body says it has {size} bytes; at most {most_bytes}")
+        raise CodecProblem(f"the compressed body declares {size} bytes; at most {most_bytes}")
     try:
         packed = base64.b64decode(found["data"], validate=True)
         unpacking = zlib.decompressobj()
@@ -268,7 +268,7 @@ def decompress(body: bytes, *, most_bytes: int) -> bytes:
     except (ValueError, zlib.error) as error:
         raise CodecProblem(f"the compressed body is damaged: {error}") from error
     if len(unpacked) != size or not unpacking.eof or unpacking.unused_data:
-        raise CodecProblem(f"the compressed body does not have the {size} bytes that it says")
+        raise CodecProblem(f"the compressed body does not have the {size} bytes that it declares")
     return unpacked
 
 

@@ -95,7 +95,8 @@ class Stage:
         timeout_s = self.timeout_s
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"{self.name!r} is no name for a stage: 1 to 64 letters, digits, '_', '.', '-', "
+                f"{self.name!r} is not a valid name of a stage: 1 to 64 letters, digits, '_', "
+                "'.', '-', "
                 "beginning with a letter or '_'"
             )
         if self.retries < 0 or not self.retry_delay_s >= 0:
@@ -211,13 +212,13 @@ class Layout:
             raise ValueError(f"version is {self.version}; it must be 1 or more")
         for old, new in self.renamed.items():
             if old in self.names:
-                raise ValueError(f"renamed: there is a stage {old!r} still")
+                raise ValueError(f"renamed: the stage {old!r} still exists")
             if new not in self.names and new != COMPLETED:
-                raise ValueError(f"renamed: there is no stage {new!r}")
+                raise ValueError(f"renamed: the stage {new!r} does not exist")
         for version in self.migrations:
             if not 1 <= version < self.version:
                 raise ValueError(
-                    f"a migration begins from version {version}; this is version {self.version}"
+                    f"a migration starts from version {version}; this is version {self.version}"
                 )
 
     def place(self, name: str) -> int:
@@ -232,7 +233,7 @@ class Layout:
             return self.names.index(name)
         except ValueError:
             raise ValueError(
-                f"there is no stage {name!r}; the stages are {', '.join(self.names)}"
+                f"{name!r} is not a stage; the stages are {', '.join(self.names)}"
             ) from None
 
     def saved(self, place: int, state: Any, fraction: float) -> Saved:
@@ -282,8 +283,8 @@ class Layout:
 
     def _old(self, version: int) -> Begin:
         why = (
-            f"version {version} of the pipeline has saved the progress, "
-            f"and nothing makes that of version {self.version}"
+            f"version {version} of the pipeline saved the progress, and no migration leads to "
+            f"version {self.version}"
         )
         if self.older == "poison":
             raise Poison(why)
@@ -320,7 +321,7 @@ def as_json(state: Any) -> Any:
     try:
         return json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a state must be what JSON can say: {error}") from error
+        raise TypeError(f"a state must be representable in JSON: {error}") from error
 
 
 # --- stage message -----------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class _Process:
                     self._pipe.send(answered(owner, heard, RuntimeError))
                 elif seen.message.cancelled and patience_s is None:
                     patience_s = _PATIENCE_S
-                    self._pipe.send(_Stop(seen.cancel_reason or "it is to stop"))
+                    self._pipe.send(_Stop(seen.cancel_reason or "it must stop"))
                 elif patience_s is not None:
                     patience_s -= _LOOK_S
                     if patience_s <= 0:
@@ -207,7 +207,7 @@ class _Process:
         self._process.join(_JOIN_S)
         code = self._process.exitcode
         if code is None:
-            return "does not answer"
+            return "does not respond"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
@@ -280,7 +280,7 @@ def main(pipe: Connection, run: bytes) -> None:
         try:
             worker.send(answer)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            worker.send(Answer(None, TypeError(f"a state must be what JSON can say: {error}")))
+            worker.send(Answer(None, TypeError(f"a state must be representable in JSON: {error}")))
 
 
 def _done(message: Message, run: Callable[[Any, Any], Any], job: _Job) -> Any:

@@ -208,9 +208,9 @@ class Stages:
 
         def declare(run: F) -> F:
             if self._layout is not None:
-                raise RuntimeError(f"stage {name!r} comes too late: the pipeline is in use")
+                raise RuntimeError(f"stage {name!r} cannot be added: the pipeline is in use")
             if any(each.name == name for each in self._stages):
-                raise ValueError(f"there is a stage {name!r} already")
+                raise ValueError(f"the stage {name!r} already exists")
             if isolate not in {None, "process"}:
                 raise ValueError(f"stage {name!r}: isolate is {isolate!r}; 'process' or None")
             self._stages.append(
@@ -240,9 +240,9 @@ class Stages:
 
         def declare(migrate: Migration) -> Migration:
             if self._layout is not None:
-                raise RuntimeError("the migration comes too late: the pipeline is in use")
+                raise RuntimeError("the migration cannot be added: the pipeline is already in use")
             if from_version in self._migrations:
-                raise ValueError(f"there is a migration from version {from_version} already")
+                raise ValueError(f"a migration from version {from_version} already exists")
             self._migrations[from_version] = migrate
             return migrate
 
@@ -321,8 +321,9 @@ class Stages:
         if not self._has_warned and _looks_like_digits(message, len(self.layout.names)):
             self._has_warned = True
             _log.warning(
-                "message %s of %s begins like two digits of state, %r, and is taken for plain text:"
-                " if the queue is written so, name the stages in its address (form=1:%s,2:...) or"
+                "message %s of %s begins like two digits of state, %r, and is treated as plain "
+                "text: if the queue uses this form, name the stages in its address "
+                "(form=1:%s,2:...) or"
                 " give its client a StagePrefixForm",
                 *(message.delivery.message_id, message.queue, message.body[:2].decode()),
                 self.layout.names[0],
@@ -350,14 +351,15 @@ class Stages:
         """
         if any(each.queue for each in self._stages) and not client.capabilities.forwards:
             raise NotSupported(
-                f"{client.capabilities.service}, as it is used here, cannot send messages on to "
-                "another queue in one step: leave out the queues of stages"
+                f"{client.capabilities.service}, in this configuration, cannot forward messages "
+                "to another queue in one step: leave out the queues of stages"
             )
         saves = len(self.layout.names) > 1 or self._save_end
         if saves and client.capabilities.saves == "no":
             raise NotSupported(
-                f"{client.capabilities.service} keeps no progress with its messages: give the "
-                f"worker KeepsProgress(client, SqliteProgress(path)) for the queue {client.name}, "
+                f"{client.capabilities.service} does not store progress with its messages: give "
+                "the worker KeepsProgress(client, SqliteProgress(path)) for the queue "
+                f"{client.name}, "
                 "with a file that all its workers share"
             )
 
@@ -458,7 +460,7 @@ def _facts(stage: Stage) -> list[str]:
     if stage.exhausted == "poison":
         facts.append("then poison")
     if stage.timeout_s == "learned":
-        facts.append("reported when unusually long")
+        facts.append("reported if unusually long")
     elif stage.timeout_s is not None:
         facts.append(f"at most {stage.timeout_s:g} s")
     if stage.must_save:

@@ -191,7 +191,7 @@ def _written(saved: Saved) -> str:
     try:
         return json.dumps([saved.stage, saved.state, saved.fraction], allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a state must be what JSON can say: {error}") from error
+        raise TypeError(f"a state must be representable in JSON: {error}") from error
 
 
 def _read(text: str) -> Saved:
@@ -250,7 +250,7 @@ class KeepsProgress(Around):
         before = self._store.load(self.name, [message_id]).get(message_id, Saved())
         # First the store: if that fails, the receipt in hand is still the newest.
         if not self._store.keep(self.name, message_id, saved, fence):
-            raise LeaseGone("somebody who received the message later has saved progress")
+            raise LeaseGone("a later receiver of the message has saved progress")
         timeout_s = request_timeout_s(visibility_timeout_s)
         [renewed] = self.client.renew(
             [Lease(message_id, receipt)], visibility_timeout_s, timeout_s=timeout_s

@@ -153,7 +153,7 @@ class Run:
             elif place < len(self.stages) or self.save_end:
                 yield from self._save(stage, place, state)
             resumed = False
-        raise Poison(f"the stages go round in circles: {_MOST_STAGES} were done, and no end")
+        raise Poison(f"the stages form a loop: {_MOST_STAGES:,} stages ran without an end")
 
     def _forward(self, queue: str, saved: Saved) -> None:
         given, done = self.message.delivery, self.trail.stages if self.trail else []
@@ -305,7 +305,7 @@ class Run:
             yield Save(saved)
         except NotSupported as error:
             raise NotSupported(
-                f"the queue {self.message.queue} keeps no progress; see Stages.check_queue"
+                f"the queue {self.message.queue} does not store progress; see Stages.check_queue"
             ) from error
         except (Unreachable, BodyTooLarge) as error:
             if stage.must_save:
@@ -396,12 +396,12 @@ class Telling:
 
     def overdue(self, message: Message, stage: str, limit_s: float) -> None:
         """See the hooks."""
-        self._warn("stage_overdue", message, stage, f"at work for more than {limit_s:g} s")
+        self._warn("stage_overdue", message, stage, f"running for more than {limit_s:g} s")
         self.tell("overdue", message, stage, limit_s)
 
     def not_saved(self, message: Message, stage: str, error: Exception) -> None:
         """See the hooks."""
-        self._warn("stage_not_saved", message, stage, f"the work goes on: {error}")
+        self._warn("stage_not_saved", message, stage, f"the work continues: {error}")
         self.tell("not_saved", message, stage, error)
 
     def restarted(self, message: Message, why: str) -> None:

@@ -107,7 +107,7 @@ def test_many_renewals_go_in_one_request() -> None:
     assert first == Renewed("n0")
     assert isinstance(second, LeaseGone)
     assert isinstance(third, Renewed)
-    assert third.cancel == "an operator has asked for it"
+    assert third.cancel == "requested by an operator"
     assert len(server.seen) == 1
 
 

@@ -47,7 +47,7 @@ def test_the_refusal_says_that_it_was_set_aside(server: InProcessServer, client:
     assert queue.receive(1, visibility_timeout_s=5) == []
     [refused] = queue.complete([delivery.lease])
     assert isinstance(refused, SetAside)
-    assert "set aside" in str(refused)
+    assert "moved the message to the poison queue" in str(refused)
     assert "max_deliveries" in str(refused)
 
 
@@ -110,7 +110,7 @@ def test_a_worker_tells_hooks_and_log(
         Worker(handle, queue, hooks=[heard], lease=30, session=False).run_until_idle(20)
     [(body, why)] = heard.losses
     assert body == "x"
-    assert "set aside" in why
+    assert "moved the message to the poison queue" in why
     assert heard.settlements == []
-    assert "set aside" in caplog.text
+    assert "moved the message to the poison queue" in caplog.text
     assert "comes again" not in caplog.text

@@ -125,8 +125,8 @@ def test_schema_and_table(link: Any) -> None:
         ("video", "id", "fens", [], LookupError, "no column fens"),
         ("video", "id", "fence", ["url", "uri"], LookupError, "no column uri"),
         ("video", "id", "url", [], ValueError, "url is text"),
-        ("video", "url", "fence", [], ValueError, "url is no unique key"),
-        ("video", ["id", "url"], "fence", [], ValueError, "id, url is no unique key"),
+        ("video", "url", "fence", [], ValueError, "url is not a unique key"),
+        ("video", ["id", "url"], "fence", [], ValueError, "id, url is not a unique key"),
     ],
 )
 def test_check_finds_what_is_wrong(
@@ -280,7 +280,7 @@ def test_ledger_guards_a_whole_transaction(link: Any) -> None:
     ledger.enter(link, Told(fence=2))
     ledger.enter(link, Told(fence=2))
     ledger.enter(link, Told("other", fence=1))
-    with pytest.raises(Fenced, match="fence 1 is too old, 2 was here"):
+    with pytest.raises(Fenced, match="fence 1 is too old; the newest fence is 2"):
         ledger.enter(link, Told(fence=1))
     link.rollback()
 

@@ -196,7 +196,9 @@ def test_weaknesses_of_a_server(redis_url: str, table: str) -> None:
 
     store = _redis(redis_url, table)
     with redis.Redis.from_url(redis_url) as client:
-        assert store.weaknesses() == ["appendonly is off: the server forgets all keys when it dies"]
+        assert store.weaknesses() == [
+            "appendonly is off: the server loses all keys when it crashes"
+        ]
         client.config_set("appendonly", "yes")
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")

@@ -26,7 +26,7 @@ def test_it_starts_where_it_is_told() -> None:
     learner = LeaseLearner(start_s=45)
     assert learner.lease_s() == 45
     assert learner.explain() == (
-        "lease 45 s because there were 0 messages so far, too few to go by"
+        "lease 45 s because there were 0 messages so far, too few for an estimate"
     )
 
 
@@ -36,7 +36,7 @@ def test_work_renewals_and_clocks_add_up() -> None:
     assert learner.lease_s() == 94
     assert learner.explain() == (
         "lease 94 s because 99% of the last 128 messages took up to 88.2 s,"
-        " renewals take up to 4.1 s, clocks get 1 s"
+        " renewals take up to 4.1 s, the clock margin is 1 s"
     )
 
 

@@ -324,7 +324,7 @@ def test_a_save_that_gives_up_leaves_the_lease_kept(site: Site, tmp_path: Path) 
     manager = site.manager(2)
     (held,) = site.keep(manager)
     writer = hold.open("wb")
-    with pytest.raises(Unreachable, match="not answered yet"):
+    with pytest.raises(Unreachable, match="no response yet"):
         held.save(Saved(stage="cut"))
     hold.unlink()
     writer.close()

@@ -236,7 +236,7 @@ def test_a_save_does_not_wait_for_ever(make_bench: Callable[..., Bench]) -> None
     saving = Aside(lambda: held.save(Saved(fraction=0.1)))
     bench.time.settle(waiting=3)
     bench.time.advance(6)
-    with pytest.raises(Unreachable, match="not answered yet"):
+    with pytest.raises(Unreachable, match="no response yet"):
         saving.result()
     gate.open()
     bench.time.settle()

@@ -46,7 +46,7 @@ def test_the_timer_dies(error: BaseException, caplog: pytest.LogCaptureFixture) 
     assert lost == ["renewer"] * 3
     assert [held.state for held in helds] == [HeldState.LOST] * 3
     for call in (helds[0].check, helds[1].begin_settling):
-        with pytest.raises(LeaseLost, match="nothing renews leases any more"):
+        with pytest.raises(LeaseLost, match="leases are no longer renewed"):
             call()
     with pytest.raises(RenewerStopped):
         manager.keep(queue, deliveries[0], asked_at_s=START_S)

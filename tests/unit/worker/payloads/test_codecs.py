@@ -108,7 +108,7 @@ def test_codecs_have_names() -> None:
     assert codec_named("json").decode(b"1") == 1
     assert codec_named("text").decode(b"1") == "1"
     assert codec_named("bytes").decode(b"1") == b"1"
-    with pytest.raises(ValueError, match="'xml'; there are bytes, json, text"):
+    with pytest.raises(ValueError, match="'xml' is not a codec; the codecs are bytes, json, text"):
         codec_named("xml")
 
 

@@ -37,11 +37,11 @@ def test_the_decorator_leaves_the_function_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "problem"),
     [
-        ("", {}, "no name"),
-        ("1st", {}, "no name"),
-        ("a@2", {}, "no name"),
-        (COMPLETED, {}, "no name"),
-        ("a" * 65, {}, "no name"),
+        ("", {}, "not a valid name"),
+        ("1st", {}, "not a valid name"),
+        ("a@2", {}, "not a valid name"),
+        (COMPLETED, {}, "not a valid name"),
+        ("a" * 65, {}, "not a valid name"),
         ("a", {"retries": -1}, "retries"),
         ("a", {"retry_delay_s": float("nan")}, "retry_delay_s"),
         ("a", {"timeout_s": 0}, "timeout_s"),
@@ -78,7 +78,7 @@ def test_a_pipeline_in_use_does_not_change() -> None:
     made = Stages()
     made.stage("a")(lambda message, state: None)
     made(Bench().receive())
-    with pytest.raises(RuntimeError, match="'b' comes too late"):
+    with pytest.raises(RuntimeError, match="'b' cannot be added"):
         made.stage("b")(print)
     with pytest.raises(RuntimeError, match="too late"):
         made.migration(1)(lambda stage, state: (stage, state))
@@ -97,7 +97,7 @@ def test_the_text_has_a_line_for_each_stage() -> None:
     assert pipeline.describe().splitlines() == [
         "3 stages, version 2",
         "  1. scan      retries 1; then poison; at most 60 s",
-        "  2. encode    retries 2, 0.5 s apart; reported when unusually long; must be saved",
+        "  2. encode    retries 2, 0.5 s apart; reported if unusually long; must be saved",
         "  3. compress  may be skipped",
     ]
 
@@ -109,7 +109,7 @@ def test_the_diagram_has_a_box_for_each_stage() -> None:
         "    received([received])",
         '    s1["scan<br/>retries 1<br/>then poison<br/>at most 60 s"]',
         (
-            '    s2["encode<br/>retries 2, 0.5 s apart<br/>reported when unusually long'
+            '    s2["encode<br/>retries 2, 0.5 s apart<br/>reported if unusually long'
             '<br/>must be saved"]'
         ),
         '    s3["compress<br/>may be skipped"]',

@@ -163,7 +163,7 @@ def test_a_service_without_progress_is_refused() -> None:
     pipeline, _ = failing(0, [])
     with pytest.raises(NotSupported, match=r"KeepsProgress\(client, SqliteProgress\(path\)\)"):
         pipeline.check_queue(bench.client)
-    with pytest.raises(NotSupported, match="queue videos keeps no progress"):
+    with pytest.raises(NotSupported, match="queue videos does not store progress"):
         pipeline(bench.receive())
     pipeline.check_queue(KeepsProgress(bench.client, MemoryProgress()))
     pipeline.check_queue(MemoryQueue("other"))

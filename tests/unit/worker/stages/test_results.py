@@ -82,7 +82,7 @@ def test_an_output_that_is_too_large_is_left_out() -> None:
     assert [each["stage"] for each in message.result["stages"]] == ["scan"]
     with pytest.raises(ValueError, match="16,384 are kept"):
         message.set_result("x" * MAX_RESULT_BYTES)
-    with pytest.raises(TypeError, match="what JSON can say"):
+    with pytest.raises(TypeError, match="representable in JSON"):
         message.set_result(object())
 
 

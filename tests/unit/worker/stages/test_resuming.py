@@ -156,8 +156,8 @@ def test_fractions() -> None:
     ("settings", "problem"),
     [
         ({"version": 0}, "version is 0"),
-        ({"renamed": {"scan": "encode"}}, "there is a stage 'scan' still"),
-        ({"renamed": {"old": "new"}}, "there is no stage 'new'"),
+        ({"renamed": {"scan": "encode"}}, "the stage 'scan' still exists"),
+        ({"renamed": {"old": "new"}}, "the stage 'new' does not exist"),
         ({"version": 2, "migrations": {2: lambda stage, state: (stage, state)}}, "version 2"),
         ({"version": 2, "migrations": {0: lambda stage, state: (stage, state)}}, "version 0"),
     ],

@@ -51,7 +51,7 @@ def test_unknown_numbers_are_refused() -> None:
 
 def test_there_is_no_place_for_a_state() -> None:
     """A state is refused rather than lost; a fraction is only for people and is left out."""
-    with pytest.raises(ValueError, match="no place for a state"):
+    with pytest.raises(ValueError, match="cannot hold a state"):
         FORM.wrap(b"", Saved(stage="scan", state={"frame": 1}))
     assert FORM.wrap(b"x", Saved(stage="scan", fraction=0.5)) == "01x"
 

@@ -113,7 +113,7 @@ def test_bodies_are_fetched_for_the_handler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "reason"), [(True, "claim check: there is no object"), (False, "is not JSON")]
+    ("lost", "reason"), [(True, "claim check: no object"), (False, "is not JSON")]
 )
 def test_bodies_that_cannot_be_had_are_set_aside(tmp_path: Path, lost: bool, reason: str) -> None:
     """A missing object and a body of another kind are buried at once, with the reason."""

@@ -120,7 +120,7 @@ def test_handler_that_cancels_itself_has_failed() -> None:
     assert worker.stats.count(Kind.FAILED) == 2
     assert worker.stats.count(Kind.POISONED) == 1
     ((_, fault),) = queue.buried
-    assert fault.text == "the handler was cancelled, which nobody asked for"
+    assert fault.text == "the handler was cancelled without a request"
     assert fault.type == "asyncio.exceptions.CancelledError"
 
 

@@ -228,7 +228,7 @@ def test_a_queue_that_tells_no_groups_is_refused(options: dict[str, Any]) -> Non
     """By its client's capabilities, and with its name."""
     blind = MemoryQueue("blind", capabilities=replace(MEMORY, groups=False))
     named = next(iter(options))
-    with pytest.raises(UnsafeWorker, match=f"{named} needs the message groups.*of blind"):
+    with pytest.raises(UnsafeWorker, match=f"{named} needs message groups.*of blind"):
         Worker(print, [MemoryQueue("seeing"), blind], **options)
     Worker(print, blind)
 

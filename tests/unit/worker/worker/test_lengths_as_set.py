@@ -128,7 +128,7 @@ def native_id(message_id: str) -> str:
 
 def test_what_does_not_go_together_is_refused() -> None:
     """A service that does not tell lengths, and a learner that chooses them itself."""
-    with pytest.raises(UnsafeWorker, match="does not tell how long the leases"):
+    with pytest.raises(UnsafeWorker, match="does not report the length of leases"):
         Worker(print, MemoryQueue("orders"), lease_as_set=True)
     with pytest.raises(UnsafeWorker, match="learner"):
         Worker(print, MemoryQueue("orders"), lease_as_set=True, learner=LeaseLearner())

@@ -81,7 +81,7 @@ def test_handler_that_takes_too_long_is_interrupted() -> None:
         assert not handler.messages[0].cancelled
         time.advance(2)
         thread.join(PATIENCE_S)
-    assert handler.messages[0].cancel_reason == "the worker stops"
+    assert handler.messages[0].cancel_reason == "the worker is stopping"
     assert left(queue) == [("a", 0)]
     assert attempts_of(queue, "orders-1") == ["interrupted"]
     assert queue.depth().visible == 1
@@ -214,7 +214,7 @@ def test_worker_that_does_not_become_idle_stops_in_time() -> None:
         thread.join(0.001)
     time.advance_until(lambda: bool(found))
     thread.join(PATIENCE_S)
-    assert found == ["there was still something to do after 60 s"]
+    assert found == ["there was still work after 60 s"]
     assert left(queue) == [("a", 0)]
 
 
