@@ -157,7 +157,7 @@ def failure_of(
     try:
         problem = _PROBLEM.decode(content)
     except msgspec.MsgspecError:
-        return UnexpectedAnswer(url, status, "JSON of another kind", repeated)
+        return UnexpectedAnswer(url, status, "JSON of another type", repeated)
     asked_s = problem.retry_after_s
     if asked_s is None:
         asked_s = _seconds(headers.get("retry-after", ""))

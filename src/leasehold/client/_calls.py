@@ -415,7 +415,7 @@ def completion(item: Leased) -> CompleteItem:
     if len(encoded) > MAX_RESULT_BYTES:
         raise ValueError(
             f"the result of message {item.id} has {len(encoded):,} bytes as JSON, and "
-            f"{MAX_RESULT_BYTES:,} are kept: keep it elsewhere, and give where it is"
+            f"{MAX_RESULT_BYTES:,} are kept: store it elsewhere, and send its location"
         )
     return CompleteItem(item.id, item.receipt, msgspec.Raw(encoded))
 

@@ -185,7 +185,7 @@ def _split(text: str) -> dict[str, str]:
             raise InvalidConnectionString(f"part {number} of the connection string has no '='")
         lower = name.strip().lower()
         if lower in parts:
-            raise InvalidConnectionString(f"{name.strip()} stands twice in the connection string")
+            raise InvalidConnectionString(f"{name.strip()} is repeated in the connection string")
         parts[lower] = value.strip()
     if not parts:
         raise InvalidConnectionString("the connection string is empty")

@@ -267,7 +267,7 @@ class SessionBook:
         refused = isinstance(failure, ServerProblem) and failure.status in _NOT_TO_BE_TOLD
         if told and refused:
             # What cannot be told must not keep the session from living.
-            _log.warning("progress was not taken: %s", failure)
+            _log.warning("progress was not accepted: %s", failure)
             return 0
         self.keep_progress(told)
         asked_s = failure.problem.retry_after_s if isinstance(failure, ServerProblem) else None
@@ -285,7 +285,7 @@ class SessionBook:
             problem = Problem(
                 code="session-over",
                 status=usual_status("session-over"),
-                detail="The server does not know the session any more.",
+                detail="The session no longer exists at the server.",
                 state="lost",
                 request_id=problem.request_id,
             )

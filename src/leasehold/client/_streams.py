@@ -145,7 +145,7 @@ def exempt(
     given = iter(exemptions)
     slice_ = list(islice(given, _NOTED_AT_ONCE))
     if not slice_ and not replace:
-        raise ValueError("there is nothing to exempt")
+        raise ValueError("there are no messages to exempt")
     while slice_ or replace:
         for each in slice_:
             if each.number != number:
@@ -509,7 +509,7 @@ def _for_queue(message: Outgoing | NewMessage | str | bytes, queue: str | None) 
         return message
     made = message if isinstance(message, NewMessage) else NewMessage(message)
     if queue is None:
-        raise TypeError("a message does not say for which queue: make it an Outgoing, or say queue")
+        raise TypeError("a message names no queue: make it an Outgoing, or pass queue")
     return Outgoing(*(getattr(made, name) for name in NewMessage.__struct_fields__), queue=queue)
 
 
@@ -523,8 +523,8 @@ def _raise_first(refusals: list[ServerProblem]) -> None:
 def _lease_item(held: Held | Completion) -> dict[str, str]:
     if not held.queue:
         raise ValueError(
-            f"message {held.id} does not say from which queue it is: give a message as it was "
-            "received, or a LeaseRef with a queue"
+            f"message {held.id} names no queue: pass a message as received, or a LeaseRef with a "
+            "queue"
         )
     return {"queue": held.queue, "id": held.id, "receipt": held.receipt}
 

@@ -38,7 +38,7 @@ from leasehold.wire import parts
 
 _SERVER_ERROR: Final = 500
 _NOT_PASSED_ON: Final = range(300, 500)
-_EARLIER: Final = "An earlier try of this call had no clear answer and may have succeeded."
+_EARLIER: Final = "An earlier attempt of this call had no clear response and may have succeeded."
 
 
 class Problem(  # type: ignore[misc]  # the server fills its own in bit by bit
@@ -105,8 +105,8 @@ class ConnectionFailed(LeaseholdClientError):
     def __str__(self) -> str:
         if self._was_sent:
             return (
-                f"No answer from {self.url}: {self.reason}. Whether the request was carried out "
-                "is not known."
+                f"No response from {self.url}: {self.reason}. Whether the request took effect is "
+                "unknown."
             )
         if self.is_untrusted:
             text = (
@@ -118,7 +118,7 @@ class ConnectionFailed(LeaseholdClientError):
         text = f"No Leasehold server can be reached at {self.url}: {self.reason}. "
         if self.repeated:
             return text + _EARLIER
-        return text + "Is it running there, and is the address right?"
+        return text + "Check that it is running and that the address is correct."
 
 
 class UnexpectedAnswer(LeaseholdClientError):
@@ -137,7 +137,7 @@ class UnexpectedAnswer(LeaseholdClientError):
     def __str__(self) -> str:
         text = (
             f"{self.url} answered {self.status} with {self.what}. Is there a Leasehold server at "
-            "this address, with its native API on, and no proxy that changes answers?"
+            "this address, with the native API enabled, and no proxy that changes responses?"
         )
         return f"{text} {_EARLIER}" if self.repeated else text
 

@@ -670,7 +670,7 @@ class Book:
         changes = changes_in(reason)
         if changes is None:
             queue.settings = {}
-            self.report.not_judged["changes of settings that are too long to be told"] += 1
+            self.report.not_judged["changes of settings that are too long to record"] += 1
             return
         queue.update(changes)
         if "event_log" in changes:

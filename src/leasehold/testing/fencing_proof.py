@@ -219,7 +219,7 @@ class ProofReport:
 # The ways in which a message can come twice.
 
 
-_NEEDS_RESET = "needs reset: without it one effect cannot be told from two"
+_NEEDS_RESET = "needs reset: without it one effect cannot be distinguished from two"
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ def client_transport(script: Script) -> Any:
         (";;", "empty"),
         ("AccountName", "part 1 of the connection string has no '='"),
         (f"AccountName=a;{KEY.rstrip('=')}", "part 2 of the connection string has no '='"),
-        (f"AccountKey={KEY};accountkey={KEY}", "accountkey stands twice"),
+        (f"AccountKey={KEY};accountkey={KEY}", "accountkey is repeated"),
         (f"AccountName=acme;AccountKey={KEY}", "QueueEndpoint is missing"),
         ("AccountName=acme;QueueEndpoint=http://q.test", "AccountKey or SharedAccessSignature"),
         (f"AccountKey={KEY};QueueEndpoint=http://127.0.0.1:1", "account's name is missing"),

@@ -175,7 +175,7 @@ def test_the_texts_tell_of_earlier_tries(driver: Driver) -> None:
     """Who reads "cannot be reached" alone would think that nothing was done."""
     for last in ("refused", "limited", "overloaded"):
         script = scripted(("lost answer", last, last), STAGED)
-        with pytest.raises(LeaseholdClientError, match=r"earlier try .* may have succeeded"):
+        with pytest.raises(LeaseholdClientError, match=r"earlier attempt .* may have succeeded"):
             driver.do(_on_transaction("publish")(driver.client(script, retries=POLICY)))
 
 

@@ -250,7 +250,7 @@ def test_a_commit_needs_queues(driver: Driver) -> None:
         {"release": [GiveBack(nowhere)]},
         {"renew": [Renewal(nowhere, 5)]},
     ):
-        with pytest.raises(ValueError, match="from which queue"):
+        with pytest.raises(ValueError, match="names no queue"):
             driver.do(client.commit(**wrong))
     with pytest.raises(TypeError, match="Outgoing"):
         driver.do(client.commit(send=["x"]))

@@ -233,7 +233,7 @@ class Transport:
             pause_s = tries.wait_s(failure, _random.random())
             if pause_s is None or self._closed:
                 raise failure from cause
-            _log.debug("%s %s: again in %.2f s: %s", call.method, call.path, pause_s, failure)
+            _log.debug("%s %s: retry in %.2f s: %s", call.method, call.path, pause_s, failure)
             time.sleep(pause_s)
             if self._closed:
                 raise failure from cause
@@ -303,8 +303,8 @@ class Transport:
         if isinstance(error, httpcore.ConnectTimeout):
             reason = f"no connection within {min(try_s, _CONNECT_S):g} s"
         elif isinstance(error, httpcore.TimeoutException):
-            wait = f" besides the {call.wait_s:g} s asked for" if call.wait_s else ""
-            reason = f"nothing came for {try_s:g} s{wait}"
+            wait = f" besides the wait of {call.wait_s:g} s" if call.wait_s else ""
+            reason = f"no response within {try_s:g} s{wait}"
         else:
             reason = str(root) or str(error) or type(error).__name__
         is_untrusted = isinstance(root, ssl.SSLCertVerificationError)

@@ -12,23 +12,23 @@ from leasehold.testing.certify.proxy import Exchange, Kind
 from leasehold.testing.certify.trial import Work
 
 RULES: Final[Mapping[str, str]] = {
-    "lost": "A message was not worked on, or not deleted after its work was done.",
+    "lost": "A message was not processed, or not deleted after processing.",
     "crashed": "The worker ended by itself.",
-    "acted-twice": "The work of a message was done again although nothing had gone wrong with it.",
+    "acted-twice": "A message was processed again although nothing had gone wrong.",
     "deleted-early": "A message was deleted before its work was done: a crash loses it.",
-    "deleted-late": "A message was deleted after its lease had ended, when another may have it.",
-    "lease-lost": "A lease ended while its message was worked on, and the worker could have"
-    " renewed it.",
+    "deleted-late": "A message was deleted after its lease had ended, when another worker may "
+    "have it.",
+    "lease-lost": "A lease ended during processing although the worker could have renewed it.",
     "ignored-loss": "A failed renewal was ignored: the message was deleted all the same.",
-    "poison-endless": "A message that always fails is tried for ever.",
+    "poison-endless": "A message that always fails is retried without limit.",
     "poison-lost": "A message that always fails was thrown away at its first failure.",
     "progress-lost": "Steps that were saved were done again.",
-    "impolite-stop": "Asked to end by SIGTERM, the worker did not end, or not well.",
+    "impolite-stop": "The worker did not stop on SIGTERM, or not cleanly.",
     "left-leased": "The worker ended by SIGTERM, and its messages stay hidden until their leases"
     " end.",
-    "took-more": "Asked to end by SIGTERM, the worker received more messages.",
-    "busy-poll": "An empty queue is asked more than 20 times a second.",
-    "gave-up": "The worker did not come back after the server had been away.",
+    "took-more": "The worker received more messages after SIGTERM.",
+    "busy-poll": "The worker polls an empty queue more than 20 times per second.",
+    "gave-up": "The worker did not recover after an outage of the server.",
     "machine": "The machine was too slow to tell.",
 }
 """What can be found, by name."""
