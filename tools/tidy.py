@@ -27,6 +27,20 @@ CLOCK_MODULE: Final = ROOT / "src/leasehold/clock.py"
 PYTEST_PLUGIN: Final = ROOT / "src/leasehold/testing/pytest_plugin.py"
 """Only pytest loads it."""
 TEST_LIBRARIES: Final = {"pytest", "hypothesis", "_pytest"}
+PHRASES: Final = {
+    "for ever": "forever, permanently, or without limit",
+    "is told": "gets, or: the server answers",
+    "are told": "get, or: the server answers",
+    "be told": "get; be distinguished; be known",
+    "finds no room": "is refused",
+    "something to say": "reports",
+    "somebody": "another worker, a client, an operator",
+    "those who": "callers, operators, workers, clients",
+    "who wonder": "what the text is shown with",
+    "whoever": "the caller, the operator, the worker, the client",
+    "worth nothing": "is invalid",
+}
+"""What is not to be in texts for users, and what the field says instead."""
 
 
 def findings(path: Path) -> Iterator[str]:
@@ -202,7 +216,53 @@ def imported_of(names: set[str], tree: ast.Module) -> set[str]:
     return found & names
 
 
-def tree_rules(modules: list[Module], public: str) -> dict[str, tuple[set[str], str]]:
+def read_pages(root: Path) -> dict[str, str]:
+    """Return the texts for users that are not strings of a module, by their path below *root*.
+
+    Decisions are for developers, and comments of the console's scripts are no texts for users.
+    """
+    console = "src/leasehold/http/console/static"
+    paths = [
+        *(path for path in root.glob("docs/**/*.md") if "decisions" not in path.parts),
+        *(path for path in root.glob(f"{console}/**/*.js") if "vendor" not in path.parts),
+        root / "src/leasehold/http/native/openapi.yaml",
+    ]
+    return {
+        path.relative_to(root).as_posix(): re.sub(
+            r"(?m)^\s*(//|/?\*).*$", "", path.read_text(encoding="utf-8")
+        )
+        for path in paths
+    }
+
+
+def spoken_texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the strings of a module that are no docstrings; of an f-string, the text in it."""
+    silent = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in silent
+        ):
+            yield node.value
+
+
+def odd_phrases(modules: Iterable[Module], pages: Mapping[str, str]) -> Iterator[str]:
+    """Yield the texts for users with one of the phrases: the path, a colon, and the phrase."""
+    texts = {f"src/{module.path}": "\n".join(spoken_texts(module.tree)) for module in modules}
+    pattern = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
+    for path, text in (texts | dict(pages)).items():
+        for phrase in {" ".join(match[0].lower().split()) for match in pattern.finditer(text)}:
+            yield f"{path}: {phrase}"
+
+
+def tree_rules(
+    modules: list[Module], public: str, pages: Mapping[str, str]
+) -> dict[str, tuple[set[str], str]]:
     """Return what breaks each rule that ``tidy.toml`` has exceptions to, and what is wrong then."""
     return {
         "ing": (set(ing_modules(modules)), "the name of a module is a noun"),
@@ -213,22 +273,29 @@ def tree_rules(modules: list[Module], public: str) -> dict[str, tuple[set[str], 
         "classes": (set(repeated_classes(modules)), "defined more than once in its folder"),
         "rows": (set(numbered_columns(modules)), "columns by number: give the rows names"),
         "circles": (set(circular_modules(modules)), "imports itself by way of others"),
+        "phrases": (
+            set(odd_phrases(modules, pages)),
+            "not how the field says it: PHRASES in tools/tidy.py has other words",
+        ),
     }
 
 
 def tree_findings(
-    modules: list[Module], public: str, allowed: Mapping[str, Mapping[str, Any]]
+    modules: list[Module],
+    public: str,
+    allowed: Mapping[str, Mapping[str, Any]],
+    pages: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield what is wrong with the tree as a whole, and what is allowed without need."""
-    for rule, (names, problem) in tree_rules(modules, public).items():
+    for rule, (names, problem) in tree_rules(modules, public, pages).items():
         yield from (f"{name}: {problem}" for name in sorted(names - allowed[rule].keys()))
         for name in sorted(allowed[rule].keys() - names):
             yield f"tidy.toml: [{rule}] allows {name} without need; --lower takes it out"
 
 
-def lowered(text: str, modules: list[Module], public: str) -> str:
+def lowered(text: str, modules: list[Module], public: str, pages: Mapping[str, str]) -> str:
     """Return *text*, that of ``tidy.toml``, without what is not needed. Nothing is added."""
-    rules = tree_rules(modules, public)
+    rules = tree_rules(modules, public, pages)
     lines, rule = [], ""
     for line in text.splitlines():
         entry = re.fullmatch(r'"([^"]+)" = (.+)', line)
@@ -248,14 +315,15 @@ def main() -> int:
         if "node_modules" not in path.parts
     ]
     modules = read_tree(ROOT / "src")
-    pages = [ROOT / "pyproject.toml", *sorted((ROOT / "docs").rglob("*.md"))]
-    public = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = [ROOT / "pyproject.toml", *sorted((ROOT / "docs").rglob("*.md"))]
+    public = "\n".join(page.read_text(encoding="utf-8") for page in names)
+    pages = read_pages(ROOT)
     if "--lower" in sys.argv[1:]:
         text = ALLOWED.read_text(encoding="utf-8")
-        ALLOWED.write_text(lowered(text, modules, public), encoding="utf-8")
+        ALLOWED.write_text(lowered(text, modules, public, pages), encoding="utf-8")
     found = [finding for path in files for finding in findings(path)]
     allowed = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
-    found += tree_findings(modules, public, allowed)
+    found += tree_findings(modules, public, allowed, pages)
     print("\n".join(found) or f"{len(files)} files are tidy")
     return 1 if found else 0
 

@@ -15,6 +15,7 @@ NOTHING: Final[Mapping[str, Mapping[str, Any]]] = {
     "classes": {},
     "rows": {},
     "circles": {},
+    "phrases": {},
 }
 LONG: Final = "\n" * tidy.MIN_MODULE_LINES
 
@@ -24,13 +25,15 @@ def found(
     files: Mapping[str, str],
     allowed: Mapping[str, Mapping[str, Any]] | None = None,
     public: str = "",
+    pages: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Write *files* and return what is wrong with them."""
+    """Write *files* and return what is wrong with them, and with *pages*."""
     for name, text in files.items():
         path = src / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return list(tidy.tree_findings(tidy.read_tree(src), public, {**NOTHING, **(allowed or {})}))
+    rules = {**NOTHING, **(allowed or {})}
+    return list(tidy.tree_findings(tidy.read_tree(src), public, rules, pages or {}))
 
 
 def test_a_small_module_needs_two_importers_or_a_public_name(tmp_path: Path) -> None:
@@ -118,7 +121,28 @@ def test_what_is_allowed_without_need_is_found_and_taken_out(tmp_path: Path) -> 
         '# Why.\n[ing]\n"doing.py" = "a reason"\n"gone.py" = "another"\n'
         '[small]\n[classes]\n[rows]\n"a.py" = "a reason"\n"b.py" = "another"\n[circles]\n'
     )
-    assert tidy.lowered(text, tidy.read_tree(tmp_path), "") == (
+    assert tidy.lowered(text, tidy.read_tree(tmp_path), "", {}) == (
         '# Why.\n[ing]\n"doing.py" = "a reason"\n'
         '[small]\n[classes]\n[rows]\n"a.py" = "a reason"\n[circles]\n'
     )
+
+
+def test_texts_for_users_have_none_of_the_phrases(tmp_path: Path) -> None:
+    """Strings count, also those with values and over two lines of a page; docstrings do not."""
+    text = f'"""For those who read it."""\nSAID = f"{{1}} is told, or whoever"{LONG}'
+    page = "A message stays for\never."
+    assert [
+        problem.partition(": not")[0]
+        for problem in found(tmp_path, {"a.py": text}, pages={"docs/a.md": page})
+    ] == ["docs/a.md: for ever", "src/a.py: is told", "src/a.py: whoever"]
+    allowed = {"phrases": dict.fromkeys(["src/a.py: is told", "src/a.py: whoever"], "a reason")}
+    assert found(tmp_path, {}, allowed) == []
+
+
+def test_the_pages_are_those_for_users() -> None:
+    """The console's texts and the API's descriptions are among them; decisions are not."""
+    pages = tidy.read_pages(tidy.ROOT)
+    assert "docs/index.md" in pages
+    assert "src/leasehold/http/native/openapi.yaml" in pages
+    assert "src/leasehold/http/console/static/ui/settings.js" in pages
+    assert not [path for path in pages if "decisions" in path or "vendor" in path]
