@@ -206,7 +206,7 @@ ROLES: Final[Mapping[str, str]] = {
 def test_who_may_do_what() -> None:
     """The table of rights is that of the code."""
     assert set(ROLES.values()) == set(ROLE_ACTIONS)
-    listed = table(CONFORMANCE, "## Who may do what")
+    listed = table(CONFORMANCE, "## Permissions { #who-may-do-what }")
     assert set(listed) == set(Operation)
     for operation in Operation:
         _, account, queue, roles = listed[operation]

@@ -266,11 +266,7 @@ def _held_by(
     }
     group, since = quote(hold.group_id), past(hold.since_ms, now_ms)
     told = f", but its group {group} has been held since {since} by {_holder(holder)}"
-    return (
-        "group-is-held",
-        f"{told} (session {hold.session}), which alone receives its messages",
-        evidence,
-    )
+    return "group-is-held", f"{told} (session {hold.session})", evidence
 
 
 def _shut(
@@ -325,10 +321,7 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
     holders = enumeration(named if len(leased) >= group.in_flight else [*named, "others"])
     told = f", but its group {quote(group_id)} has {group.in_flight} of {limit} in flight"
     if is_noisy:
-        told = (
-            f", but its group {quote(group_id)} is noisy and has {group.in_flight} of {limit} in "
-            "flight"
-        )
+        told = f", but its group {quote(group_id)} is noisy: {group.in_flight} of {limit} in flight"
     code = "group-is-noisy" if is_noisy else "group-is-full"
     return code, told + (f", held by {holders}" if holders else ""), evidence
 

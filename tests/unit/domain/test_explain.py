@@ -406,9 +406,7 @@ def test_a_group_that_is_noisy() -> None:
     limited = around(groups=GroupSettings(limit_noisy=True, max_in_flight=5))
     answer = explain(mine, limited, group=GroupStanding(1, (held,), noisy_limit=1))
     assert answer.code == "group-is-noisy"
-    assert answer.sentence.endswith(
-        'but its group "acme" is noisy and has 1 of 1 in flight, held by w1.'
-    )
+    assert answer.sentence.endswith('but its group "acme" is noisy: 1 of 1 in flight, held by w1.')
     assert answer.evidence["noisy_limit"] == 1
     full = explain(mine, limited, group=GroupStanding(5, (held,), noisy_limit=9))
     assert full.code == "group-is-full"
