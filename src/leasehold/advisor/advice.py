@@ -557,8 +557,8 @@ def start_told(finished: float, censored: float) -> str:
 def blind_told() -> str:
     """Return why a timeout is twice as long as all that was seen."""
     return (
-        "many attempts lasted longer than the longest finished one, so the timeout is at least "
-        "twice that"
+        "some of the work lasts longer than every observed attempt, so the timeout is at least "
+        "twice the longest one"
     )
 
 

@@ -224,8 +224,7 @@ def _apart_told(whole: Recommendation) -> str:
     if account is None or account.because is None:
         return ""
     return (
-        f" Log and model differ by {account.apart:.0%} apart for the timeout of today: "
-        f"{account.because}."
+        f" Log and model differ by {account.apart:.0%} for the current timeout: {account.because}."
     )
 
 
@@ -353,7 +352,7 @@ def _of_groups(queue: QueueSummary) -> Iterator[Finding]:
         "group",
         queue.queue,
         f"Message groups that waited at the same time were not served equally: Jain's index is "
-        f"{groups.fairness:.2f}, and would be 1.{told} Enable fair turns (groups.fair).",
+        f"{groups.fairness:.2f}, where 1 is equal.{told} Enable fair turns (groups.fair).",
     )
 
 

@@ -74,7 +74,7 @@ def test_blind_advice_looks_further() -> None:
     attempts = [Attempt(1.0, True)] * 180 + [Attempt(30.0, False)] * 20
     found = advise(attempts, question=Question(prices=PRICES))
     assert found.timeout_s >= 60
-    assert "lasted longer than the longest finished one" in found.because
+    assert "longer than every observed attempt" in found.because
 
 
 def test_redrawn_attempts_have_a_formula_of_their_own() -> None:

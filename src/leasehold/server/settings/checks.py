@@ -87,7 +87,8 @@ def _check_dev_account(settings: Settings) -> Iterator[Problem]:
             "dev_account",
             f"is 'on', but {where} lets other machines connect: an account whose key is public "
             "must not be reachable from there. Listen on 127.0.0.1 without a proxy, define "
-            "accounts in accounts, or set 'insecure' in a container whose port is published on "
+            "your own accounts in accounts, or set 'insecure' in a container whose port is "
+            "published on "
             "127.0.0.1 only",
         )
     if DEV_ACCOUNT in settings.account_names():
