@@ -113,7 +113,11 @@ def test_after_a_refusal_nothing_was_staged(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("messages", "text"),
-    [("abc", "not one text"), (["a"], "which queue"), ([Outgoing(NO_BODY, queue="q")], "not int")],
+    [
+        ("abc", "not one text"),
+        (["a"], "names no queue"),
+        ([Outgoing(NO_BODY, queue="q")], "not int"),
+    ],
 )
 def test_mistakes_are_refused_before_sending(driver: Driver, messages: Any, text: str) -> None:
     """And the next call begins where this one would have."""

@@ -371,9 +371,9 @@ def test_a_secret_beside_the_root_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "sha256", "problem"),
     [
-        (-1, DIGEST, "cannot be true"),
+        (-1, DIGEST, "is invalid"),
         (100_001, DIGEST, "at most 100000"),
-        (200, DIGEST.upper(), "cannot be true"),
+        (200, DIGEST.upper(), "is invalid"),
         (200, "0" * 64, "another body"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_pipeline_in_use_does_not_change() -> None:
     made(Bench().receive())
     with pytest.raises(RuntimeError, match="'b' cannot be added"):
         made.stage("b")(print)
-    with pytest.raises(RuntimeError, match="too late"):
+    with pytest.raises(RuntimeError, match="cannot be added"):
         made.migration(1)(lambda stage, state: (stage, state))
 
 

@@ -228,7 +228,7 @@ def test_without_the_other_queue_the_message_fails_and_keeps_what_was_done(
     assert buried.poisoned is not None
     error = buried.attempts[-1].error
     assert error is not None
-    assert error.text.startswith("it cannot go on in queue nowhere: ")
+    assert error.text.startswith("it cannot continue in queue nowhere: ")
     client.queue("nowhere").create()
     queue.redrive(wait_s=10)
     work_off(client, stages, "videos")

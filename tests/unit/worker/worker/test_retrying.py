@@ -92,7 +92,7 @@ def test_service_that_knows_failures_is_believed() -> None:
     fault = rule.refusal(delivery(100), Tried(1, 7))
     assert fault is not None
     assert fault.text.endswith(
-        "delivered 8 times without being completed, at most 8: 1 failed, 7 ended without a word"
+        "delivered 8 times without being completed, at most 8: 1 failed, 7 lapsed"
     )
     assert not rule.is_last(delivery(100), Tried(0, 50))
     assert rule.is_last(delivery(100), Tried(1, 0))
