@@ -216,7 +216,7 @@ class LeaseKeeper:
     def close(self, patience_s: float) -> None:
         """Tell the server the last, and stop."""
         if not self.flush(patience_s):
-            _log.warning("%d messages could not be settled at the server", len(self._ended))
+            _log.warning("messages that could not be settled at the server: %d", len(self._ended))
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -126,7 +126,7 @@ def test_unusable_settings_are_told(run: Any, served: list[Settings]) -> None:
     assert "port: is 70000; it must be 0 to 65,535 (option --port)" in result.output
     assert "idle_timeout_s" in result.output
     assert (
-        "tls_cert: is 'no.pem', which is not there or cannot be read (option --tls-cert)"
+        "tls_cert: is 'no.pem', which does not exist or cannot be read (option --tls-cert)"
         in result.output
     )
     assert isinstance(result.exception, SystemExit)
