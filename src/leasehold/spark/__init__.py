@@ -13,29 +13,38 @@ if TYPE_CHECKING:
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
     from leasehold.spark.pipeline.run import Pipeline
-    from leasehold.spark.session import cluster_session, local_session
+    from leasehold.spark.session import (
+        FormatNotLoaded,
+        cluster_session,
+        local_session,
+        register,
+    )
     from leasehold.spark.source import LeaseholdDataSource
     from leasehold.spark.stream.reader import SettleListener
 
 _WHERE: Final = {
     "BadOption": "leasehold.spark.options",
+    "FormatNotLoaded": "leasehold.spark.session",
     "LeaseholdDataSource": "leasehold.spark.source",
     "Pipeline": "leasehold.spark.pipeline.run",
     "SettleListener": "leasehold.spark.stream.reader",
     "check_events": "leasehold.spark.batch.events",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
+    "register": "leasehold.spark.session",
     "running_cluster": "leasehold.spark.cluster",
 }
 
 __all__ = [
     "BadOption",
+    "FormatNotLoaded",
     "LeaseholdDataSource",
     "Pipeline",
     "SettleListener",
     "check_events",
     "cluster_session",
     "local_session",
+    "register",
     "running_cluster",
 ]
 

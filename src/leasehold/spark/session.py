@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -155,6 +156,101 @@ def prepare(environ: MutableMapping[str, str], *, is_local: bool = True) -> None
 def settings(conf: Mapping[str, object]) -> dict[str, object]:
     """Return settings under their names; names without a full stop have underscores for it."""
     return {key if "." in key else key.replace("_", "."): value for key, value in conf.items()}
+
+
+# --- the format --------------------------------------------------------------------------------
+#
+# Spark looks for formats with a Python of its own choice: PYSPARK_DRIVER_PYTHON, else
+# PYSPARK_PYTHON, else the first python3 on the path. In a notebook, or in an environment that is
+# not activated, that is a Python without Leasehold, and the error is DATA_SOURCE_NOT_FOUND. Java
+# keeps its environment from its start, so that setting the variables is too late once there is a
+# session. PySpark's own half of a session keeps its choice where it can still be changed.
+
+
+_REASON: Final = re.compile(r"^(?:: )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+class FormatNotLoaded(RuntimeError):
+    """The Python that Spark starts cannot load the format; the text says which, why, and a cure."""
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make ``format("leasehold")`` known to a session, and return the session.
+
+    ::
+
+        spark = register(SparkSession.builder.getOrCreate())
+
+    If Spark finds the format by itself, nothing is changed. Otherwise the format is registered, and
+    where neither ``PYSPARK_PYTHON`` nor ``spark.pyspark.python`` names another Python, that of this
+    process runs all Python of the session from then on: the format, and functions of the user. On a
+    cluster the executors then start the Python at the same path.
+
+    With Spark Connect the Python is that of the server, which this call cannot change.
+
+    Raises:
+        FormatNotLoaded: Leasehold cannot be imported where Spark runs sources on the driver's
+            machine, or another version of Python runs there. Executors are not asked.
+    """
+    if _refusal(spark) is None:
+        return spark
+    from leasehold.spark.source import LeaseholdDataSource  # noqa: PLC0415 - imports Spark
+
+    # A session of Spark Connect has none.
+    context: SparkContext | None = getattr(spark, "sparkContext", None)
+    python: str | None = None
+    if context is not None:
+        conf = dict(context.getConf().getAll())
+        python = context.pythonExec = choose_python(os.environ, conf) or context.pythonExec
+    spark.dataSource.register(LeaseholdDataSource)
+    refusal = _refusal(spark)
+    if refusal is not None:
+        raise FormatNotLoaded(refusal_text(python, refusal)) from None
+    return spark
+
+
+def choose_python(environ: Mapping[str, str], conf: Mapping[str, str]) -> str:
+    """Return the Python that a session is to start; empty if this process does not know its own.
+
+    Args:
+        environ: Variables of the environment.
+        conf: Settings of Spark. PySpark reads this one in ``spark-submit`` only.
+    """
+    named = environ.get("PYSPARK_PYTHON") or conf.get("spark.pyspark.python")
+    return named or sys.executable
+
+
+def _refusal(spark: SparkSession) -> str | None:
+    """Return the text of Spark's error if it cannot make the source; no server is asked."""
+    from leasehold.spark.connection import FORMAT_NAME  # noqa: PLC0415 - imports the client
+
+    try:
+        # The columns of the event log are asked of the format, and of nothing else.
+        spark.read.format(FORMAT_NAME).option("read", "events").load().schema  # noqa: B018
+    except Exception as error:  # noqa: BLE001 - Py4J's or gRPC's; neither may be installed
+        return str(error)
+    return None
+
+
+def refusal_text(python: str | None, refusal: str) -> str:
+    """Return what the user reads in place of thousands of characters of Spark's.
+
+    Args:
+        python: What Spark starts; None: a server of Spark Connect decides.
+        refusal: The text of Spark's error.
+    """
+    match = _REASON.search(refusal)
+    reason = match[1] if match is not None else refusal.strip().partition("\n")[0]
+    if python is None:
+        return (
+            f"the Python of the Spark Connect server cannot load format leasehold: {reason}. "
+            "Install Leasehold there, and set PYSPARK_PYTHON to that Python before the server is "
+            "started"
+        )
+    return (
+        f"the Python that Spark starts, {python}, cannot load format leasehold: {reason}. Install "
+        "Leasehold there, or set PYSPARK_PYTHON to a Python that has it before Spark is started"
+    )
 
 
 # --- java --------------------------------------------------------------------------------------
