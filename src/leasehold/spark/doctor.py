@@ -179,8 +179,7 @@ def _access(facts: ServerFacts) -> Finding:
         "server-access",
         facts.refused,
         "The server answers, and refuses this account or its credentials.",
-        "Look at account name and key. A signature (SAS) needs the right to list queues for this "
-        "check only.",
+        "Check the account's name and key. A SAS needs the right to list queues for this check.",
     )
 
 
@@ -308,7 +307,7 @@ class SparkFacts:
     javas: Sequence[Java] = ()
     worker: WorkerPython
     discovered: Mapping[str, str | None]
-    """Modules that Spark imports when it looks for formats, with the error if they fail."""
+    """Modules that Spark imports when it looks for formats, with the error where they fail."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of Spark: from ``spark-defaults.conf``, ``PYSPARK_SUBMIT_ARGS`` and the command line."""
     python_path: Sequence[str] = ()
@@ -400,8 +399,12 @@ def discovered_names(path: Sequence[str]) -> list[str]:
 
 
 def _import_error(name: str, environ: Mapping[str, str]) -> str | None:
-    """Import a module in a process of its own, as Spark does; return what went wrong."""
-    done = _run((sys.executable, "-c", _IMPORT, name), environ)
+    """Import a module with the Python by which Spark finds formats; return what went wrong."""
+    finder = environ.get("PYSPARK_DRIVER_PYTHON") or environ.get("PYSPARK_PYTHON") or "python3"
+    command = shutil.which(finder, path=environ.get("PATH"))
+    if command is None:
+        return f"{finder} does not run"
+    done = _run((command, "-c", _IMPORT, name), environ)
     lines = done.stderr.strip().splitlines()
     return None if done.returncode == 0 else (lines[-1] if lines else f"exit {done.returncode}")
 
@@ -567,21 +570,19 @@ def _worker_chosen(facts: SparkFacts) -> Finding:
     if worker.prefix == facts.prefix:
         return ok("pyspark-python", f"executors run {worker.executable}")
     cure = (
-        f"Set PYSPARK_PYTHON={facts.executable}; leasehold.spark.session does it. On a cluster: "
-        "the interpreter there, with the same libraries."
+        f"Set PYSPARK_PYTHON={facts.executable} before Spark starts, or call "
+        "leasehold.spark.register(spark). On a cluster: the interpreter there, and its libraries."
     )
     if worker.python is None:
         found = f"{worker.command} does not run"
         return fail("pyspark-python", found, "No Python code runs on executors.", cure)
     found = f"executors run {worker.executable} ({worker.command}), this is {facts.executable}"
-    meaning = (
-        "They may have other libraries than this one. Right on a cluster, a trap on one machine."
-    )
+    meaning = "They may have other libraries. Right on a cluster, a trap on one machine."
     if not worker.is_chosen:
         found = f"PYSPARK_PYTHON is not set: {found}"
         meaning = (
-            "In a virtual environment that is not activated that is another Python: its first "
-            "sign is No module named pyarrow, or a worker that does not connect back."
+            "In an environment that is not activated that is another Python: the first sign is "
+            "DATA_SOURCE_NOT_FOUND, No module named pyarrow, or a worker that does not connect."
         )
     return warn("pyspark-python", found, meaning, cure)
 
@@ -621,15 +622,15 @@ def _worker_imports(facts: SparkFacts) -> Finding:
 
 
 def _discovery(facts: SparkFacts) -> Finding:
-    cure = "register the format by hand: spark.dataSource.register(LeaseholdDataSource)."
+    cure = "call leasehold.spark.register(spark) in the session."
     broken = [f"{name}: {error}" for name, error in facts.discovered.items() if error is not None]
     if broken:
         return fail(
             "format-discovery",
             "; ".join(broken),
-            "Spark imports all modules named pyspark_* to find formats, and one that fails hides "
-            "all others: DATA_SOURCE_NOT_FOUND.",
-            f"Mend or remove it, or {cure}",
+            "Spark imports all modules named pyspark_* with PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON "
+            "or python3, and one that fails hides all others: DATA_SOURCE_NOT_FOUND.",
+            f"Set PYSPARK_PYTHON={facts.executable}, mend or remove the module, or {cure}",
         )
     if _FORMAT_MODULE not in facts.discovered:
         return warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -66,6 +67,22 @@ def test_interpreter_of_executors_is_asked() -> None:
     assert (found.is_chosen, found.missing, found.prefix) == (True, {}, sys.prefix)
     gone = facts.look_at_worker({"PYSPARK_PYTHON": "/no/python"}, {})
     assert (gone.python, gone.command) == (None, "/no/python")
+
+
+@pytest.mark.parametrize(
+    ("environ", "error"),
+    [
+        ({"PYSPARK_PYTHON": sys.executable}, None),
+        ({"PATH": str(Path(sys.executable).parent)}, None),
+        ({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": "no-jupyter"}, "no-jupyter"),
+        ({"PATH": "/no/folder"}, "python3"),
+    ],
+)
+def test_formats_are_looked_for_as_spark_does(environ: dict[str, str], error: str | None) -> None:
+    """The driver's Python comes first, then that of the workers, then the one on the path."""
+    environ = {"PATH": os.environ["PATH"], **environ}
+    found = facts.gather_spark(environ, {}).discovered["pyspark_leasehold"]
+    assert found == (error and f"{error} does not run")
 
 
 def test_setting_wins_over_the_variable() -> None:
