@@ -22,7 +22,13 @@ from pyspark.sql.types import StructType
 
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.domain.wording import count_of
-from leasehold.spark.connection import TaskIdentity, connection_string, current_task, is_signature
+from leasehold.spark.connection import (
+    TaskIdentity,
+    connection_string,
+    current_task,
+    is_signature,
+    show_sentences,
+)
 from leasehold.spark.options import BadOption, BadRecord, Place, ReadOptions, log
 from leasehold.spark.stream.consumer import part_count
 from leasehold.spark.stream.decoding import Decoder
@@ -369,6 +375,7 @@ class TaskRows(InputPartition):
             return sum(batch.num_rows for batch in stream)
 
 
+@show_sentences
 class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue in micro-batches that the driver holds on leases. The offset is their number.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leasehold import spans
 from leasehold.client import Client, QueueNotFound, RetryPolicy
@@ -140,6 +141,56 @@ def missing_queue(queue: str, client: Client) -> BadOption:
 def _credential(given: str | None) -> tuple[str | None, str | None]:
     """Return the key or the signature that was given."""
     return (None, given) if given is not None and is_signature(given) else (given, None)
+
+
+# --- errors ------------------------------------------------------------------------------------
+#
+# Spark shows an error of a Python source as all lines of code that led to it, and the sentence that
+# says what to do as the last of them, above thousands of characters of Java's.
+
+
+_Class = TypeVar("_Class", bound=type)
+_OF_WORKERS: Final = "SPARK_BUFFER_SIZE"
+"""A variable that Spark sets for each Python process that it starts."""
+_HIDES_CODE: Final = "SPARK_HIDE_TRACEBACK"
+"""The variable that PySpark reads when it has caught an error: the error alone is passed on."""
+
+
+@contextlib.contextmanager
+def _hidden_code() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # An error of ours says what was wrong; of any other the lines of code say it. A process
+        # of Spark's ends with an error that reaches it, so that nothing else is hidden.
+        if _OF_WORKERS in os.environ and type(error).__module__.startswith("leasehold."):
+            os.environ[_HIDES_CODE] = "1"
+        raise
+
+
+def show_sentences(part: _Class) -> _Class:
+    """Have Spark pass on errors of ours without lines of code; for classes whose methods it calls.
+
+    Only functions without an underscore that the class itself defines are covered.
+    """
+    for name, method in list(vars(part).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(part, name, _showing_sentences(method))
+    return part
+
+
+def _showing_sentences(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _hidden_code():
+            return method(*args, **kwargs)
+
+    @wraps(method)
+    def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with _hidden_code():
+            yield from method(*args, **kwargs)
+
+    return generate if inspect.isgeneratorfunction(method) else call
 
 
 # --- naming ------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from leasehold.spark.batch.events import (
     together,
     within,
 )
-from leasehold.spark.connection import connect, patient
+from leasehold.spark.connection import connect, patient, show_sentences
 from leasehold.spark.options import DataLost, ReadOptions, log
 from leasehold.spark.schemas import part_count, ranges
 from leasehold.spark.stream.releases import (
@@ -53,6 +53,7 @@ _PASSED_S: Final = 600.0
 a restart, what was deleted in between counts as lost."""
 
 
+@show_sentences
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on in the event log; the offset is ``{"seq": N, "from": M}``, after M up to N.
 

@@ -565,7 +565,7 @@ def refuse_for_streams(options: ReadOptions) -> None:
 
 
 NO_TABLES: Final = (
-    "Spark hands the OPTIONS of CREATE TABLE ... USING leasehold to no statement on it. "
+    "In SQL, Spark passes the OPTIONS of CREATE TABLE ... USING leasehold to no statement. "
     "Use CREATE TEMPORARY VIEW ... USING leasehold OPTIONS (...), or name the options in each "
     "statement: SELECT ... FROM t WITH (queueName = '...')"
 )

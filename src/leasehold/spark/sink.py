@@ -60,6 +60,7 @@ from leasehold.spark.connection import (
     current_task,
     missing_queue_named,
     patient,
+    show_sentences,
     spare_worker,
     transaction_name,
 )
@@ -204,6 +205,7 @@ class _Writer:
             client.transaction(name).discard(parts)
 
 
+@show_sentences
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Sends the rows of each micro-batch, once however often the batch is run."""
 
@@ -249,6 +251,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             self._discard(done[0].transaction, parts)
 
 
+@show_sentences
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Sends the rows of a table, all together or not at all."""
 

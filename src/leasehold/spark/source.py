@@ -6,12 +6,13 @@ here has side effects or holds more than options.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from leasehold.spark.connection import FORMAT_NAME
+from leasehold.spark.connection import FORMAT_NAME, show_sentences
 from leasehold.spark.options import (
     NO_TABLES,
     OF_LOG,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         DataSourceArrowWriter,
         DataSourceReader,
         DataSourceStreamArrowWriter,
-        DataSourceStreamReader,
     )
 
     from leasehold.spark.azure import AzureReader
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from leasehold.spark.stream.reader import ClaimReader
 
 
+@show_sentences
 class LeaseholdDataSource(DataSource):
     """Queues of Leasehold, and of Azure Queue Storage, as tables and streams.
 
@@ -92,14 +93,12 @@ class LeaseholdDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return what takes messages, or reads on in the event log, in micro-batches."""
-        options = self._read_options()
-        if options.read == "snapshot":
-            raise BadOption("option read=snapshot: a stream reads messages, events or results")
-        refuse_for_streams(options)
-        _check_columns(options, schema)
         from leasehold.spark.stream.releases import TELLS_START, WithoutStart  # noqa: PLC0415
 
-        reader = _stream_reader(options, schema)
+        try:
+            reader = _stream_reader(self._read_options(), schema)
+        except ValueError as error:
+            return _RefusedStream(error)
         return reader if TELLS_START else WithoutStart(reader)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -108,7 +107,7 @@ class LeaseholdDataSource(DataSource):
 
         refuse_tables(self.options)
         if not self.options and "queue" not in schema.names:
-            raise BadOption(f"no option is given. {NO_TABLES}")
+            raise BadOption(f"no option is given: name the queue, queueName=... {NO_TABLES}")
         return sink.batch_writer(write_options(self.options), schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
@@ -122,13 +121,53 @@ class LeaseholdDataSource(DataSource):
     def _read_options(self) -> ReadOptions:
         refuse_tables(self.options)
         if not self.options:
-            raise BadOption(f"no option is given. {NO_TABLES}")
+            raise BadOption(
+                "no option is given: a stream needs queueName and streamId, a batch read needs "
+                f"read=snapshot, events or results. {NO_TABLES}"
+            )
         return read_options(self.options)
+
+
+@show_sentences
+class _RefusedStream(DataSourceStreamReader):
+    """Raises what is wrong with the options of a stream when Spark asks for its first offset.
+
+    PySpark stops a reader also where none was returned, and shows the error of that in place of
+    the one that was raised.
+    """
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raise it; a query without a checkpoint begins here."""
+        raise self._error
+
+    def latestOffset(self, *_: object) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raise it; PySpark 4.1 begins here."""
+        raise self._error
+
+    def partitions(self, *_: object) -> Sequence[InputPartition]:
+        """Raise it; a query with a checkpoint begins here."""
+        raise self._error
+
+    def read(self, _partition: InputPartition) -> Iterator[Any]:
+        """Raise it; Spark does not come that far."""
+        raise self._error
 
 
 def _stream_reader(
     options: ReadOptions, schema: StructType
 ) -> AzureReader | ClaimReader | EventStreamReader:
+    """Return the reader of a stream.
+
+    Raises:
+        ValueError: The options do not fit a stream, each other or the columns.
+    """
+    if options.read == "snapshot":
+        raise BadOption("option read=snapshot: a stream reads messages, events or results")
+    refuse_for_streams(options)
+    _check_columns(options, schema)
     if options.read in OF_LOG:
         from leasehold.spark.event_stream import EventStreamReader  # noqa: PLC0415
 

@@ -38,7 +38,7 @@ from leasehold.events.names import FIELDS, range_of
 from leasehold.events.parquet import MOMENT, SCHEMA, check_format, files_of
 from leasehold.spark.batch.results import OUTCOMES, results_of
 from leasehold.spark.batch.results import columns_read as columns_read_for_results
-from leasehold.spark.connection import connect, patient
+from leasehold.spark.connection import connect, patient, show_sentences
 from leasehold.spark.options import BadOption, Place, ReadOptions
 from leasehold.spark.schemas import (
     EVENTS,
@@ -92,6 +92,7 @@ class EventPart(InputPartition):
     value: Files | Pages
 
 
+@show_sentences
 class EventsReader(DataSourceReader):
     """Reads the event log once, up to what there is when the read is planned.
 
@@ -121,6 +122,7 @@ class EventsReader(DataSourceReader):
         return self._view.rows(found, self._options.limit)
 
 
+@show_sentences
 class FilteringEventsReader(EventsReader):
     """The same, taking filters from Spark. Spark refuses such a reader unless it is told to."""
 

@@ -16,7 +16,7 @@ from leasehold.client.models import Filter as Wanted
 from leasehold.client.models import MessageView
 from leasehold.domain.model import MessageState, row_key_of
 from leasehold.domain.model import Place as Cursor
-from leasehold.spark.connection import connect, missing_queue_named, patient
+from leasehold.spark.connection import connect, missing_queue_named, patient, show_sentences
 from leasehold.spark.options import BadOption, ReadOptions, nearest
 from leasehold.spark.schemas import (
     SNAPSHOT,
@@ -46,6 +46,7 @@ class SnapshotPart(InputPartition):
     beginning, up to the end, poison queue included."""
 
 
+@show_sentences
 class SnapshotReader(DataSourceReader):
     """Looks at all messages of a queue once.
 
@@ -112,6 +113,7 @@ class SnapshotReader(DataSourceReader):
                     return
 
 
+@show_sentences
 class FilteringSnapshotReader(SnapshotReader):
     """The same, taking filters by state from Spark, which refuses it unless it is told to."""
 

@@ -44,6 +44,7 @@ from leasehold.spark.connection import (
     connect,
     current_task,
     patient,
+    show_sentences,
     spare_worker,
 )
 from leasehold.spark.options import (
@@ -79,6 +80,7 @@ DEFAULT_BYTES: Final = 256 << 20
 5 KiB, and few enough for a driver of 1 GiB that collects them."""
 
 
+@show_sentences
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue claim by claim: the offset is the number of the last claim.
 

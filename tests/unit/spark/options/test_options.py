@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_a_stream_refuses_what_it_would_pass_over(option: str, value: str) -> No
     """Whoever limits a stream to ten rows must not get all of them without a word."""
     source = LeaseholdDataSource({**STREAM, option: value})
     with pytest.raises(BadOption, match=f"option {option} is for batch reads"):
-        source.streamReader(BODY)
+        source.streamReader(BODY).initialOffset()
 
 
 @pytest.mark.parametrize("read", ["messages", "snapshot"])
@@ -162,11 +163,11 @@ def test_columns_and_a_schema_that_differ_are_refused(read: str) -> None:
     """One of the two would be passed over."""
     text = StructType([StructField("body", StringType()), StructField("message_id", StringType())])
     source = LeaseholdDataSource({**STREAM, "columns": "body", "read": read})
-    make = source.streamReader if read == "messages" else source.reader
+    make: Callable[[StructType], Any] = source.reader if read == "snapshot" else source.streamReader
     with pytest.raises(BadOption, match="name different columns"):
-        make(text)
+        make(text).initialOffset()
     assert source.schema().names == ["body"]
-    assert make(source.schema()) is not None
+    assert type(make(source.schema())).__name__ in {"ClaimReader", "SnapshotReader"}
 
 
 # --- secrets -------------------------------------------------------------------------------------

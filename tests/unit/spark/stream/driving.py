@@ -32,6 +32,8 @@ class ByHand:
     def __init__(self, options: dict[str, str], schema: StructType | None = None) -> None:
         source = LeaseholdDataSource(options)
         made = source.streamReader(schema or source.schema())
+        if not isinstance(made, ClaimReader):
+            made.initialOffset()
         assert isinstance(made, ClaimReader)
         self.reader = made
         # What executors read with is pickled before it was ever used.

@@ -270,4 +270,4 @@ def test_options_that_do_not_fit(options: dict[str, str], text: str) -> None:
     """What would be passed over is refused."""
     source = LeaseholdDataSource({"read": "events", "queueName": "orders", **options})
     with pytest.raises(BadOption, match=text):
-        source.streamReader(EVENTS)
+        source.streamReader(EVENTS).initialOffset()
