@@ -46,9 +46,9 @@ HTTP: Final = read("reference/http.md")
 METRICS: Final = read("reference/metrics.md")
 OTHERS: Final = {
     *("queue_name", "queue_name_prefix", "queue_settings"),
-    *("server_name", "server_poison"),
+    *("queue_declare", "queue_purge", "server_name", "server_poison"),
 }
-"""What looks like a metric and is a word of nginx, an SDK or kombu, a capability, or a module."""
+"""What looks like a metric and is a word of nginx, an SDK or AMQP, a capability, or a module."""
 
 
 def table(text: str, heading: str) -> dict[str, list[str]]:

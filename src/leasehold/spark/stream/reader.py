@@ -99,7 +99,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.stream_id is None:
             raise BadOption(
                 "option streamId is missing: a name for this query, which stays the same when it "
-                "is started anew, and which no other query has"
+                "is started again, and which no other query has"
             )
         if options.min_messages_per_trigger > options.max_messages_per_trigger:
             raise BadOption("option minMessagesPerTrigger is above maxMessagesPerTrigger")
