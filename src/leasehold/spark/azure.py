@@ -327,7 +327,7 @@ def open_batches(options: ReadOptions) -> Batches:
     except UnsafeSettings as error:
         raise BadOption(f"option visibilityTimeout: {error}") from None
     except ValueError as error:
-        raise BadOption(f"the connection is not properly given: {error}") from None
+        raise BadOption(f"the connection options are wrong: {error}") from None
     time = SystemTime()
     return Batches(
         queue,
@@ -555,7 +555,8 @@ def _batch_in(offset: Any) -> int:
     number = offset.get(_OFFSET) if isinstance(offset, dict) else None
     if not isinstance(number, int):
         raise ValueError(  # noqa: TRY004 - it is what a checkpoint says, not what a caller passes
-            f"the checkpoint's offset {offset!r} is none of service=azure: it is of another source"
+            f"the checkpoint's offset {offset!r} was not written by service=azure: the checkpoint "
+            "belongs to another source"
         )
     return number
 

@@ -95,7 +95,7 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
             place.endpoint, account, key=key, sas=sas, timeout_s=timeout_s, retries=policy
         )
     except ValueError as error:
-        raise BadOption(f"the connection is not properly given: {error}") from None
+        raise BadOption(f"the connection options are wrong: {error}") from None
 
 
 def _start_spans() -> None:

@@ -558,9 +558,9 @@ def refuse_for_streams(options: ReadOptions) -> None:
             )
     if not of_log and options.starting_offsets not in {None, "earliest"}:
         raise BadOption(
-            f"option startingOffsets is {options.starting_offsets!r} and can be earliest: a queue "
-            "has no offsets to begin at, and a stream takes every message that is there. To take "
-            "only what comes from now on, purge the queue before the first start"
+            f"option startingOffsets is {options.starting_offsets!r} and can only be earliest: a "
+            "queue has no offsets to begin at, and a stream takes every message that is there. To "
+            "take only what comes from now on, purge the queue before the first start"
         )
 
 
@@ -676,7 +676,7 @@ def taken(options: ReadOptions) -> StreamTaken:
     """Return the error of a query that was overtaken."""
     return StreamTaken(
         f"another query with streamId={options.stream_id} has attached to queue {options.queue}, "
-        "so this one ends. A streamId belongs to one query that runs; give each its own"
+        "so this one ends. Give each running query a streamId of its own"
     )
 
 

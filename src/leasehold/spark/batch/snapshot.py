@@ -151,7 +151,7 @@ def _states_of(options: ReadOptions) -> tuple[str, ...] | None:
         if each not in STATES:
             raise BadOption(
                 f"option state: there is no state {each}.{nearest(each, [*STATES])} "
-                f"They are {', '.join(STATES)}"
+                f"The states are {', '.join(STATES)}"
             )
     return chosen
 

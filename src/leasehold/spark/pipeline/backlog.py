@@ -156,7 +156,7 @@ class Teller:
                 if self._last is not None:
                     client.report_pipeline(self._name, self._report(*self._last))
         except Exception as error:  # noqa: BLE001 - whoever watches is no reason for work to fail
-            _log.info("how the pipeline is doing is not told to the server: %s", error)
+            _log.info("the progress of the pipeline does not reach the server: %s", error)
 
     def _report(self, state: str, failure: str | None, now: Progress) -> PipelineReport:
         return PipelineReport(

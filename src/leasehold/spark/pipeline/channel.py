@@ -280,7 +280,7 @@ class Link:
 
     def _lost(self, error: Exception) -> None:
         level = logging.DEBUG if self._pause_s else logging.WARNING
-        _log.log(level, "the driver is not told of the progress; the work goes on: %s", error)
+        _log.log(level, "the progress does not reach the driver; the work goes on: %s", error)
         if self._lines is not None:
             self._lines.close()
             self._lines = None

@@ -123,7 +123,7 @@ class DeclaredStage:
         if self.batch is not None and settings.get("timeout_s") is not None:
             raise ValueError(
                 f"{where}timeout_s has no meaning for a function of many messages, which cannot be "
-                "told to stop; use run(), the form of workers, or a function of one message"
+                "stopped; use run(), the form of workers, or a function of one message"
             )
         if settings.get("must_save") and not is_saved:
             raise ValueError(

@@ -131,7 +131,10 @@ class Cluster:
         if needed == Resources():
             return None
         if self._context is None or self._context.master.startswith("local["):
-            _log.warning("this session has no resource profiles; hints of stages count for nothing")
+            _log.warning(
+                "this session has no resource profiles; cores, gpus and memory of stages have no "
+                "effect"
+            )
             return None
         from pyspark.resource import (  # noqa: PLC0415 - the rest needs none of it
             ExecutorResourceRequests,
@@ -157,7 +160,7 @@ class Cluster:
         elif needed.memory is not None:
             _log.warning(
                 "without dynamic allocation executors have the memory that spark.executor.memory"
-                " says; %s, which stages ask for, counts for nothing",
+                " says; %s, which stages ask for, has no effect",
                 needed.memory,
             )
         return builder.build
@@ -288,7 +291,7 @@ class Cluster:
         except Exception as error:  # noqa: BLE001 - of Java, of Spark, of another version of it
             level = logging.DEBUG if what in self._has_failed else logging.INFO
             self._has_failed.add(what)
-            _log.log(level, "Spark does not tell: %s: %s", what, first_line(error))
+            _log.log(level, "Spark does not say %s: %s", what, first_line(error))
             return None
 
     def _find_executors(self, stage: int) -> None:

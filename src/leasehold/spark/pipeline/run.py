@@ -407,7 +407,7 @@ class PipelineRun:
             self._give_up(first_line(error))
         else:
             _log.warning(
-                "the Spark job has failed, and is begun anew (%d of %d): %s",
+                "the Spark job has failed, and is started again (%d of %d): %s",
                 *(failures, most, first_line(error)),
             )
 
@@ -466,7 +466,7 @@ class PipelineRun:
         leaving = cluster.leaving({each for each in on.values() if each is not None})
         for link, executor in on.items():
             if executor in leaving:
-                _log.info("executor %s goes, and hands over what it has in work", executor)
+                _log.info("executor %s leaves, and hands over its work", executor)
                 listener.leave(link)
         if cluster.is_elastic and self._settings.tasks is None:
             self._send_home(len(here) - self._needed())

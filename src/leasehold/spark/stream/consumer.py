@@ -295,8 +295,8 @@ class Consumer:
         self._claims = {number: self._claims[number] for number in self._claims if number > upto}
         if done.lost:
             log.warning(
-                "%s up to claim %d gone when their micro-batch was done: taken by others, too, or "
-                "removed by an operator",
+                "%s up to claim %d gone when their micro-batch was done: another consumer has "
+                "received them too, or an operator has removed them",
                 count_of(done.lost, "message"),
                 upto,
             )
@@ -353,8 +353,8 @@ class Consumer:
             return Adopted(number, 0, is_gone=True)
         if claim.noted:
             log.warning(
-                "claim %d: an earlier run of this micro-batch has set %s aside, for the "
-                "poison queue even if it can be decoded now",
+                "claim %d: an earlier run of this micro-batch has marked %s as bad; that goes to "
+                "the poison queue even if it can be decoded now",
                 number,
                 count_of(claim.noted, "message"),
             )
@@ -392,7 +392,7 @@ class Consumer:
             except _NOT_OURS as error:
                 log.debug("claim %d needs no letting go: %s", number, error)
             except LeaseholdClientError as error:
-                log.warning("claim %d lapses in time, as it could not be let go: %s", number, error)
+                log.warning("claim %d was not released, and lapses later: %s", number, error)
 
     @contextlib.contextmanager
     def _worded(self) -> Iterator[None]:
@@ -657,7 +657,8 @@ def claim_in(offset: Any) -> int:
     number = offset.get("claim") if isinstance(offset, dict) else None
     if not isinstance(number, int):
         raise ValueError(  # noqa: TRY004 - it is what a checkpoint says, not what a caller passes
-            f"the checkpoint's offset {offset!r} is none of this source: it is of another one"
+            f"the checkpoint's offset {offset!r} was not written by this source: the checkpoint "
+            "belongs to another one"
         )
     return number
 

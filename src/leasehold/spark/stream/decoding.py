@@ -154,7 +154,7 @@ class Decoder:
         """Refuse exemptions of two parties: those of the sink replace those of the reader."""
         options = self._options
         if options.service == "azure":
-            raise BadOption(f"there are no claims there, and no column {CLAIM_TOKEN.name}")
+            raise BadOption(f"service=azure has no claims, so no column {CLAIM_TOKEN.name}")
         can_be_bad = options.message_encoding == "base64" or {"json", "text"} & {*self._columns}
         if can_be_bad and options.on_bad_record == "poison":
             raise BadOption(

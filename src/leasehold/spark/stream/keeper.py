@@ -109,8 +109,8 @@ class Keeper:
             except ClaimBroken as error:
                 self.drop(number)
                 log.warning(
-                    "claim %d has lost %s of its messages: others have taken them after it lapsed, "
-                    "or an operator has removed them",
+                    "claim %d has lost %s of its messages: other consumers have received them "
+                    "after it lapsed, or an operator has removed them",
                     number,
                     error.lost,
                 )

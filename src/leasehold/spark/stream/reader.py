@@ -406,8 +406,8 @@ class _Reading:
         except OutOfRange as error:
             raise BadRecord(
                 f"more messages of claim {number} cannot be decoded than can be set aside "
-                f"({error.maximum}), for example {bad[0].message_id}: {bad[0].error}. Do "
-                "messageEncoding, format and the columns fit what is sent?"
+                f"({error.maximum}), for example {bad[0].message_id}: {bad[0].error}. "
+                "Check that messageEncoding, format and the columns fit the bodies"
             ) from None
         log.warning("claim %d: to the poison queue: %s", number, count_of(len(bad), "message"))
 

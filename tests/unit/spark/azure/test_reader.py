@@ -251,7 +251,7 @@ def test_a_service_that_does_not_tell_its_depth_ends_nothing(
 
 def test_an_offset_of_another_source_is_refused(rig: Rig) -> None:
     """Such as that of the same query before it was told to use service=azure."""
-    with pytest.raises(ValueError, match="none of service=azure"):
+    with pytest.raises(ValueError, match="not written by service=azure"):
         rig.reader().latestOffset({"claim": 3}, ReadMaxRows(10))
 
 

@@ -100,7 +100,7 @@ def test_too_many_bad_messages_are_a_mistake_of_the_query(
     queue.put_many([b"oops"] * 3)
     query = driving.query(ORDER, format="json")
     end = query.trigger(query.begin())
-    with pytest.raises(BadRecord, match=r"more messages of claim 1 .* fit what is sent"):
+    with pytest.raises(BadRecord, match=r"more messages of claim 1 .* fit the bodies"):
         query.batches({"claim": 0}, end)
 
 

@@ -109,7 +109,7 @@ def test_a_checkpoint_behind_the_server_fails(driving: Driving, queue: QueueHand
 
 def test_an_offset_of_another_source_is_refused(driving: Driving) -> None:
     """A checkpoint of some other source is not taken for ours."""
-    with pytest.raises(ValueError, match="none of this source"):
+    with pytest.raises(ValueError, match="not written by this source"):
         driving.query().trigger({"offset": 3})
 
 
@@ -196,7 +196,7 @@ def test_a_claim_opened_ahead_may_lose_messages(
     assert queue.counts().total == 1
 
 
-def test_messages_set_aside_by_an_earlier_run_are_told_of(
+def test_messages_marked_by_an_earlier_run_are_logged(
     driving: Driving, queue: QueueHandle, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They go to the poison queue even if another schema could decode them, so the log says so."""
@@ -208,6 +208,6 @@ def test_messages_set_aside_by_an_earlier_run_are_told_of(
     crashed.kill()
     query = driving.query(StructType([StructField("_message_id", StringType())]), format="json")
     assert len(column(query.batches({"claim": 0}, end), "_message_id")) == 2
-    assert "has set 1 message aside" in caplog.text
+    assert "has marked 1 message as bad" in caplog.text
     query.trigger(end)
     assert queue.counts().poisoned == 1
