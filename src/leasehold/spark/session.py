@@ -225,7 +225,7 @@ def _refusal(spark: SparkSession) -> str | None:
     from leasehold.spark.connection import FORMAT_NAME  # noqa: PLC0415 - imports the client
 
     try:
-        # The columns of the event log are asked of the format, and of nothing else.
+        # The columns of the event log come from the format; no server is asked for them.
         spark.read.format(FORMAT_NAME).option("read", "events").load().schema  # noqa: B018
     except Exception as error:  # noqa: BLE001 - Py4J's or gRPC's; neither may be installed
         return str(error)
