@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TEST_READY := $(VENV)/.ready-test
 CODE   := src tests benchmarks examples proof tools
 
 # Processes by the thousand import the same modules, and tests are rewritten before they run: all of
@@ -15,13 +16,22 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
-$(READY): pyproject.toml constraints.txt
+# Environments: that of the tests, which is part of the developers', in .venv; that of the
+# demonstration in .venv-demo. $(call install,ENVIRONMENT,WHAT) makes one, or brings it up to date.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(1)
 	@# Older ones take 15 s longer to choose among the versions that there are.
-	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=23.3'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(1)/bin/pip install --quiet --disable-pip-version-check 'pip>=23.3'
+	$(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
 	@touch $@
+endef
+
+$(TEST_READY): pyproject.toml constraints.txt
+	$(call install,$(VENV),test)
+
+$(READY): $(TEST_READY) pyproject.toml constraints.txt
+	$(call install,$(VENV),dev)
 
 setup: $(READY) ## Build .venv with the `leasehold` command and all tools, compile the hot path, install the git hooks
 	@sh tools/install_hooks.sh
@@ -36,13 +46,13 @@ spark-cluster: $(READY) ## Run a Spark master and two workers on this machine
 serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
 
-test: $(READY) ## Run the tests, but for those of `make test-long` and `make test-slow`
+test: $(TEST_READY) ## Run the tests, but for those of `make test-long` and `make test-slow`
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
 	$(BIN)/pytest -n 3 --dist worksteal -m long
 
-test-pure: $(READY) ## Run the tests on pure Python, or some: make test-pure TESTS=tests/contract
+test-pure: $(TEST_READY) ## Run the tests on pure Python, or some: make test-pure TESTS=tests/contract
 	COMPILED_LEASEHOLD=0 $(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
 test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-pyspark PYSPARK=4.1.4
