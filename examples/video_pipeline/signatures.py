@@ -1,4 +1,4 @@
-"""Looks for what no upload may contain, with YARA and rules of our own (``signatures.yar``)."""
+"""Looks for what no upload may contain, with YARA-X and rules of our own (``signatures.yar``)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import yara
+import yara_x
 
 RULES: Final = Path(__file__).with_name("signatures.yar")
-PATIENCE_S: Final = 30
-"""How long one file may take."""
+PATIENCE_S: Final = 300
+"""How long one file may take, on a machine however slow."""
 
 
 def scan(path: Path) -> list[str]:
     """Return the names of the rules that a file matches, in order; empty for a clean one."""
-    return sorted(match.rule for match in _rules().match(str(path), timeout=PATIENCE_S))
+    scanner = yara_x.Scanner(_rules())
+    scanner.set_timeout(PATIENCE_S)
+    return sorted(rule.identifier for rule in scanner.scan_file(str(path)).matching_rules)
 
 
 @cache
-def _rules() -> yara.Rules:
-    return yara.compile(str(RULES))
+def _rules() -> yara_x.Rules:
+    return yara_x.compile(RULES.read_text(encoding="utf-8"))
 
 
 def eicar() -> bytes:
