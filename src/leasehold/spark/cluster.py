@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from leasehold.clock import SystemClock
+from leasehold.clock import Clock, SystemClock
 from leasehold.spark.session import QUICK_JAVA, NoJava, find_java
 
 # --- cluster daemons ---------------------------------------------------------------------------
@@ -37,7 +37,9 @@ from leasehold.spark.session import QUICK_JAVA, NoJava, find_java
 # The processes of a small Spark cluster: a master and its workers, from PySpark's own package.
 
 
-READY_WITHIN_S: Final = 60.0
+QUIET_S: Final = 300.0
+"""A cluster that starts is given up when its logs have not grown for so long. There is no deadline:
+a machine that is slow, or busy, takes minutes."""
 STOPPED_WITHIN_S: Final = 8.0
 _DAEMON_LOOK_EVERY_S: Final = 0.1
 _LINES: Final = 20
@@ -79,6 +81,29 @@ class Daemon:
     host: str
 
 
+class LogGrowth:
+    """Tells since when the logs in a folder have not grown.
+
+    Args:
+        folder: It holds the logs, and nothing else.
+        clock: Its monotonic time counts.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._bytes = -1
+        self._grown_at_s = clock.monotonic_s()
+
+    def still_s(self) -> float:
+        """Return the seconds since a call has seen the logs larger than the call before."""
+        now_s = self._clock.monotonic_s()
+        size_bytes = sum(log.stat().st_size for log in self._folder.iterdir())
+        if size_bytes != self._bytes:
+            self._bytes, self._grown_at_s = size_bytes, now_s
+        return now_s - self._grown_at_s
+
+
 class Daemons:
     """Starts master and workers when the block begins, and ends them with it.
 
@@ -89,13 +114,16 @@ class Daemons:
     Args:
         settings: How big it is.
         folder: For logs, and for the files of applications; it is there.
+        clock: By which it is found that their logs no longer grow; None: the system's.
 
     Raises:
         NoJava: There is no Java that Spark could run on.
         ClusterFailed: They did not come up.
     """
 
-    def __init__(self, settings: ClusterSettings, folder: Path) -> None:
+    def __init__(
+        self, settings: ClusterSettings, folder: Path, clock: Clock | None = None
+    ) -> None:
         self.settings = settings
         self.folder = folder
         host = "127.0.0.1"
@@ -103,7 +131,7 @@ class Daemons:
         self.web = f"http://{host}:{own_port(settings.web_port)}"
         self.daemons: list[Daemon] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._home = spark_home()
         self._java = str(find_java().home)
 
@@ -126,13 +154,13 @@ class Daemons:
         web_port = self.web.rpartition(":")[2]
         ports = ("--host", host, "--port", port, "--webui-port", web_port)
         self._start("master", host, _MASTER, ports)
-        self._wait("the master does not answer", lambda: self._state() is not None)
+        self._wait("the master does not answer", self._missing_master)
         for number in range(1, self.settings.workers + 1):
             name, own = f"worker-{number}", own_host(number)
             size = ("--cores", str(self.settings.cores), "--memory", self.settings.memory)
             place = ("--host", own, "--webui-port", "0", "--work-dir", str(folder / name))
             self._start(name, own, _WORKER, (*place, *size, self.master))
-        self._wait("not all workers have registered", self._is_complete)
+        self._wait("not registered at the master", self._missing_workers)
 
     def _start(self, name: str, host: str, main: str, arguments: tuple[str, ...]) -> None:
         folder = self.folder
@@ -170,17 +198,33 @@ class Daemons:
             return None
         return state
 
-    def _is_complete(self) -> bool:
-        state = self._state()
-        return state is not None and state["aliveworkers"] == self.settings.workers
+    def _missing_master(self) -> list[str]:
+        return [] if self._state() else ["master"]
 
-    def _wait(self, problem: str, is_ready: Callable[[], bool]) -> None:
-        give_up_at_s = self._clock.monotonic_s() + READY_WITHIN_S
-        while not is_ready():
+    def _missing_workers(self) -> list[str]:
+        """Return the names of the workers that the master does not list as alive."""
+        state = self._state() or {"workers": []}
+        hosts = [worker["host"] for worker in state["workers"] if worker["state"] == "ALIVE"]
+        missing = []
+        for daemon in self.daemons[1:]:  # the first is the master
+            if daemon.host in hosts:
+                hosts.remove(daemon.host)
+            else:
+                missing.append(daemon.name)
+        return missing
+
+    def _wait(self, problem: str, missing: Callable[[], list[str]]) -> None:
+        """Wait for processes as long as all are alive and one of them writes to its log.
+
+        Raises:
+            ClusterFailed: One has ended, or none has written for ``QUIET_S``.
+        """
+        growth = LogGrowth(self.folder / "logs", self._clock)
+        while names := missing():
             if ended := self.ended():
                 raise ClusterFailed(f"{ended[0]} has ended; {self._tail(ended[0])}")
-            if self._clock.monotonic_s() > give_up_at_s:
-                raise ClusterFailed(f"{problem}; {self._tail(self.daemons[-1].name)}")
+            if growth.still_s() > QUIET_S:
+                raise ClusterFailed(f"{', '.join(names)}: {problem}; {self._tail(names[0])}")
             time.sleep(_DAEMON_LOOK_EVERY_S)
 
     def _tail(self, name: str) -> str:
