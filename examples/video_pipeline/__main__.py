@@ -132,7 +132,12 @@ def _options() -> argparse.Namespace:
         help="Spark workers, or worker processes, 2 to 8 (2 and 3)",
         metavar="N",
     )
-    parser.add_argument("--timeout", type=float, default=300, help="give up after, seconds (300)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300,
+        help="give up when nothing has happened for so many seconds (300)",
+    )
     parser.add_argument(
         "--open", action="store_true", help="open the console in a browser, if there is one"
     )

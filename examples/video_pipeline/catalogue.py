@@ -13,7 +13,7 @@ from typing import Final
 from leasehold.worker.idempotency import FencedTable
 
 _OUTPUTS: Final = FencedTable("output", key="name")
-_PATIENCE_S: Final = 10.0
+_PATIENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)

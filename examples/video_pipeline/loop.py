@@ -140,19 +140,21 @@ class Loop:
             self._query.kill()
             self._query.wait()
 
-    def wait(self, within_s: float) -> None:
-        """Wait until enough was deleted under a new timeout, or so many seconds are over."""
-        give_up_at_s = time.monotonic() + within_s
+    def wait(self, quiet_s: float) -> None:
+        """Wait until enough was deleted under a new timeout, or nothing was for *quiet_s*."""
+        deletes, deleted_at_s = 0, time.monotonic()
         with self._client() as client:
-            while time.monotonic() < give_up_at_s:
-                told = outcome(self.queue, self._events(client), None)
-                if told.total_after >= AFTER:
+            while time.monotonic() - deleted_at_s < quiet_s:
+                so_far = outcome(self.queue, self._events(client), None)
+                if so_far.total_after >= AFTER:
                     return
+                if so_far.total_after > deletes:
+                    deletes, deleted_at_s = so_far.total_after, time.monotonic()
                 if self._query is not None and self._query.poll() is not None:
                     self._troubles.append(f"the query ended with {self._query.returncode}")
                     return
                 time.sleep(_LOOK_S * 5)
-        self._troubles.append(f"nothing was applied, or too little done, in {within_s:g} s")
+        self._troubles.append(f"nothing was applied, or nothing done after it, in {quiet_s:g} s")
 
     def outcome(self) -> LoopOutcome:
         """Return what the event log says."""

@@ -26,7 +26,7 @@ WINDOW_S: Final = 5
 NO_STAGE: Final = "(no stage)"
 """Stands in aggregates for messages that ended without a result."""
 _TRIGGER: Final = "2 seconds"
-_STARTS: Final = 4
+_STARTS: Final = 20
 """How often a query is started until it runs."""
 _LOOK_S: Final = 0.1
 _BEGINNING: Final = frozenset({"Initializing StreamExecution", "Initializing sources"})

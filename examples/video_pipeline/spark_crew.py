@@ -23,7 +23,7 @@ from leasehold.spark.session import cluster_session
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
-STAGE_TIMEOUT_S: Final = 120.0
+STAGE_TIMEOUT_S: Final = 600.0
 EXECUTOR_MEMORY: Final = "512m"
 _TOUCH_S: Final = 0.5
 

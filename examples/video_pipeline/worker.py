@@ -30,7 +30,7 @@ MAX_DELIVERIES: Final = 3
 RETRY_DELAY_S: Final = 1
 POLL_S: Final = 0.2
 """Longest pause after an empty answer, in seconds: the protocol has no receive that waits."""
-HOLD_AT_MOST_S: Final = 60.0
+HOLD_AT_MOST_S: Final = 300.0
 CALL_TIMEOUT_S: Final = 5.0
 
 
