@@ -1,10 +1,14 @@
 # Leasehold. `make` prints what can be made; `make demo` and `make test` set up what they need.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first of these that runs and is new enough. Give another with make PYTHON=python3.13 TARGET.
+PYTHON ?= $(shell for each in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TEST_READY := $(VENV)/.ready-test
+DEMO_VENV  := .venv-demo
+DEMO_READY := $(DEMO_VENV)/.ready
 CODE   := src tests benchmarks examples proof tools
 
 # Processes by the thousand import the same modules, and tests are rewritten before they run: all of
@@ -14,18 +18,29 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help: ## Print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Environments: that of the tests, which is part of the developers', in .venv; that of the
-# demonstration in .venv-demo. $(call install,ENVIRONMENT,WHAT) makes one, or brings it up to date.
+# Environments: .venv of the tests, which grows into the developers', and .venv-demo of the
+# demonstration. $(call install,ENVIRONMENT,EXTRA) makes one, or brings it up to date.
+# - pip needs 1 GB for temporary files, and /tmp may be a part of the memory: they are in build/tmp.
+# - Python compiles a module when it is first imported: here most are never.
+# - PySpark has no wheel. The one that pip makes of it lives for a moment and is not compressed.
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	$(PYTHON) -m venv $(1)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed."; exit 1; }
+	@echo "Installing .[$(2)] into $(1); pip says what it does."
+	@mkdir -p build/tmp/$(2)
+	$(call PIP_WITH,$(2)) $(PYTHON) -m venv $(1)
 	@# Older ones take 15 s longer to choose among the versions that there are.
-	$(1)/bin/pip install --quiet --disable-pip-version-check 'pip>=23.3'
-	$(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
+	$(call PIP_WITH,$(2)) $(1)/bin/pip install --no-compile 'pip>=23.3'
+	$(call PIP_WITH,$(2)) $(1)/bin/pip install --no-compile -c constraints.txt -e '.[$(2)]'
+	@rm -rf build/tmp/$(2)
 	@touch $@
 endef
+PIP_WITH = @TMPDIR="$(CURDIR)/build/tmp/$(1)" PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	DIST_EXTRA_CONFIG="$(CURDIR)/tools/quick_wheels.cfg"
+
+$(DEMO_READY): pyproject.toml constraints.txt
+	$(call install,$(DEMO_VENV),demo)
 
 $(TEST_READY): pyproject.toml constraints.txt
 	$(call install,$(VENV),test)
@@ -37,8 +52,8 @@ setup: $(READY) ## Build .venv with the `leasehold` command and all tools, compi
 	@sh tools/install_hooks.sh
 	$(BIN)/python tools/make_compiled.py --install
 
-demo: $(READY) ## Run the main job: the video pipeline on a Spark cluster, an executor killed in the middle
-	$(BIN)/python -m examples.video_pipeline
+demo: $(DEMO_READY) ## Run the main job: the video pipeline on a Spark cluster, an executor killed in the middle
+	$(DEMO_VENV)/bin/python -m examples.video_pipeline
 
 spark-cluster: $(READY) ## Run a Spark master and two workers on this machine
 	$(BIN)/leasehold spark cluster
@@ -138,8 +153,12 @@ deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be 
 wheel: $(READY) ## Build the wheel, and one of the compiled hot path, and try both in an environment of their own
 	$(BIN)/python tools/try_wheel.py
 
-wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root and debootstrap)
+wheel-bare: $(READY) ## Try the wheel, and what the README says, in bare Debians, or: make wheel-bare PLACES=trixie (needs root and debootstrap)
 	$(BIN)/python tools/try_wheel.py --bare
+	$(BIN)/python -m tools.try_install $(PLACES)
+
+wheels: $(READY) ## Check that all dependencies have wheels for each Python, on x86-64 and arm64
+	$(BIN)/python tools/check_wheels.py
 
 image-bare: $(READY) ## Build the image in a bare Debian, and try it (needs root, debootstrap and buildah)
 	$(BIN)/python -m tools.try_image
@@ -148,6 +167,6 @@ release: $(READY) ## Make the files of a release in dist/, and try each (needs r
 	$(BIN)/python -m tools.release
 
 clean: ## Remove what was made here
-	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare image-bare release clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare image-bare release wheels clean
