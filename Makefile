@@ -154,7 +154,7 @@ wheel: $(READY) ## Build the wheel, and one of the compiled hot path, and try bo
 	$(BIN)/python tools/try_wheel.py
 
 wheel-bare: $(READY) ## Try the wheel, and what the README says, in bare Debians, or: make wheel-bare PLACES=trixie (needs root and debootstrap)
-	$(BIN)/python tools/try_wheel.py --bare
+	$(BIN)/python -m tools.try_wheel --bare
 	$(BIN)/python -m tools.try_install $(PLACES)
 
 wheels: $(READY) ## Check that all dependencies have wheels for each Python, on x86-64 and arm64

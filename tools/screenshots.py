@@ -1,4 +1,4 @@
-"""Make the pictures of the console that are in the README and the documentation.
+"""Make the pictures of the console and of the demonstration in README and documentation.
 
 ``make screenshots`` starts a server with the scene of the tests, at a fixed time that moves on by a
 virtual clock, and takes the pictures with the tests' browser. They are PNG files with few colours,
@@ -19,17 +19,22 @@ from pathlib import Path
 from typing import Final, Literal
 
 from PIL import Image
-from playwright.sync_api import ViewportSize, sync_playwright
+from playwright.sync_api import FloatRect, ViewportSize, sync_playwright
 from tests.console.harness import NARROW, Visit, World, find_chromium, launch
 from tests.console.scene import ORDERS, addresses, order, shop
 
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
 
-OUT: Final = Path(__file__).resolve().parents[1] / "docs" / "assets" / "console"
+ROOT: Final = Path(__file__).resolve().parents[1]
+OUT: Final = ROOT / "docs" / "assets" / "console"
+DEMO: Final = ROOT / "demo-data" / "index.html"
+"""What ``make demo`` leaves behind; without it its picture stays as it is."""
+TIMELINE: Final = OUT.with_name("demo-timeline.png")
 START: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 _COLOURS: Final = 128
 _WIDTH: Final = 1280
+_HEIGHT: Final = 800
 _MINUTES: Final = 45
 """So long the shop has been open when the pictures are taken."""
 _USUAL: Final = 6
@@ -114,9 +119,28 @@ def take(visit: Visit, address: str, file: Path, meanwhile: Callable[[], None]) 
     visit.open(address).settle()
     meanwhile()  # plots, and figures that come once in a while
     visit.page.evaluate("() => document.activeElement.blur()")
-    picture = Image.open(io.BytesIO(visit.page.screenshot()))
+    save(visit.page.screenshot(), file)
+
+
+def save(screenshot: bytes, file: Path) -> None:
+    """Write a screenshot with few colours."""
+    picture = Image.open(io.BytesIO(screenshot))
     picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
     print(f"{file.name}: {file.stat().st_size / 1024:.0f} KiB", flush=True)
+
+
+def take_timeline(chromium: str) -> None:
+    """Take the picture of the page that the last ``make demo`` has written, its chart included."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright, chromium)
+        page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
+        page.goto(DEMO.as_uri())
+        chart = page.locator("svg").first.bounding_box()
+        assert chart is not None
+        end = chart["y"] + chart["height"]
+        clip: FloatRect = {"x": 0, "y": 0, "width": _WIDTH, "height": end}
+        save(page.screenshot(clip=clip, full_page=True), TIMELINE)
+        browser.close()
 
 
 def main(is_wanted: Callable[[str], bool]) -> int:
@@ -125,6 +149,11 @@ def main(is_wanted: Callable[[str], bool]) -> int:
     if path is None:
         print("there is no Chromium: apt-get install chromium", file=sys.stderr)
         return 1
+    if is_wanted(TIMELINE.stem) and DEMO.exists():
+        take_timeline(path)
+    pictures = [picture for picture in PICTURES if is_wanted(picture[0])]
+    if not pictures:
+        return 0
     OUT.mkdir(parents=True, exist_ok=True)
     start_ms = round(START.timestamp() * 1000)
     with World(clock="virtual", start_ms=start_ms) as world, sync_playwright() as playwright:
@@ -137,7 +166,7 @@ def main(is_wanted: Callable[[str], bool]) -> int:
             with Visit(browser, world.url).sign_in().open() as watching:
                 for _ in range(_ROUNDS):
                     trickle(server, client, chance, watching, speed=_SPEED)
-                for name, page, theme, height in filter(lambda each: is_wanted(each[0]), PICTURES):
+                for name, page, theme, height in pictures:
                     steps = _STEPS_OF_PLOTS if page == "server" else _STEPS
                     size: ViewportSize = {"width": _WIDTH, "height": height}
                     with Visit(

@@ -7,8 +7,8 @@ to that message, and how large the libraries are; fails if they are larger than 
 Where C can be compiled, the wheel of the compiled hot path is built as well (``make_compiled.py``),
 added to that environment, and must serve a message too.
 
-``python tools/try_wheel.py --bare`` does the same in a Debian 12 that has Python 3.11 and nothing
-else, in a folder that debootstrap fills: it asks for root. ``--wheel FILE`` tries a wheel that is
+``python -m tools.try_wheel --bare`` does the same in a Debian 12 that has Python 3.11 and nothing
+else (``bare_root.py``): it asks for root. ``--wheel FILE`` tries a wheel that is
 there, as is done inside of that folder, where only the standard library is.
 """
 
@@ -39,9 +39,8 @@ MAX_MB: Final = 60
 """What an installation without extras may bring, with the modules that pip compiles."""
 NOT_OURS: Final = {"pip", "setuptools", "wheel"}
 SHOWN: Final = 6
-BARE: Final = ("debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates")
-CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
-REACHES_THE_INDEX: Final = (CERTIFICATES, "/etc/resolv.conf", "/etc/hosts")
+BARE_SUITE: Final = "bookworm"
+BARE_PACKAGES: Final = ("python3-venv", "ca-certificates")
 
 TALK: Final = """
 import base64, sys, urllib.request
@@ -163,20 +162,17 @@ def try_it(wheel: Path, compiled: Path | None) -> int:
 
 def try_in_bare_debian(wheel: Path) -> int:
     """Run this file in a Debian that has Python and nothing else."""
-    with tempfile.TemporaryDirectory() as temporary:
-        debian = Path(temporary) / "debian"
-        run(*BARE, "bookworm", debian)
-        for name in REACHES_THE_INDEX:
-            shutil.copy(name, f"{debian}{name}")
-        (debian / "try" / "tools").mkdir(parents=True)
-        shutil.copy(wheel, debian / "try")
-        shutil.copy(ROOT / CONSTRAINTS, debian / "try")
-        shutil.copy(__file__, debian / "try" / "tools")
+    # Late: inside of that Debian there is this file only.
+    from tools.bare_root import bare_root  # noqa: PLC0415
+
+    with bare_root(BARE_SUITE, BARE_PACKAGES) as root:
+        tools = root.path("/try/tools")
+        tools.mkdir(parents=True)
+        shutil.copy(wheel, tools.parent)
+        shutil.copy(ROOT / CONSTRAINTS, tools.parent)
+        shutil.copy(__file__, tools)
         inside = ("python3", f"/try/tools/{Path(__file__).name}", "--wheel", f"/try/{wheel.name}")
-        kept = {name: value for name, value in os.environ.items() if "proxy" in name.lower()}
-        environment = {**kept, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PIP_CERT": CERTIFICATES}
-        done = subprocess.run(("chroot", debian, *inside), env=environment, check=False)
-    return done.returncode
+        return root.run(*inside, check=False).returncode
 
 
 def build() -> Path:
