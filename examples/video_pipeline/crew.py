@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -23,8 +24,12 @@ class Crew(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def prepare(self) -> str:
-        """Start what must be there before the first message; return what it is, for people."""
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Start what must be there before the first message.
+
+        Args:
+            say: Tells people what is being done, and in the end what is there.
+        """
         ...
 
     def begin(self, began_s: float) -> None:
@@ -96,9 +101,9 @@ class WorkerCrew:
         for process in self._workers.values():
             process.communicate()
 
-    def prepare(self) -> str:
+    def prepare(self, say: Callable[[str], None]) -> None:
         """Say how many there will be; they need no preparation."""
-        return f"{self._count} workers"
+        say(f"{self._count} workers")
 
     def begin(self, began_s: float) -> None:
         """Start the workers."""

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -57,13 +57,16 @@ class SparkCrew:
             self._run.cancel()
         self._stack.close()
 
-    def prepare(self) -> str:
-        """Start cluster and driver; return what is there, for people."""
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Start cluster and driver, and tell of each step: all of them take long."""
+        workers = self._workers + 1
+        say(f"Starting a Spark cluster of a master and {workers} workers …")
         folder = self._root / "spark"
         self._cluster = self._stack.enter_context(
             # One more, for what is asked of the results while all others are busy.
-            running_cluster(workers=self._workers + 1, cores=1, folder=folder)
+            running_cluster(workers=workers, cores=1, folder=folder)
         )
+        say(f"Starting a driver for {self._cluster.master} …")
         paths = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "src")))
         with _stderr_to(self._root / "logs" / "spark-driver.log"):
             session = cluster_session(
@@ -80,12 +83,12 @@ class SparkCrew:
                 },
             )
         self._spark = self._stack.enter_context(session)
+        say(f"Starting the executors of Spark {session.version} …")
         self._warm_up()
         self._results = ResultQueries(self._spark, self._root, self._connection_string, self._queue)
         self._stack.callback(self._results.stop)
         self._results.start()
-        workers = self._workers + 1
-        return f"Spark {session.version}: master {self._cluster.master}, {workers} workers"
+        say(f"{workers} executors are ready.")
 
     def _warm_up(self) -> None:
         """Let every executor start its Python and import what the stages need.

@@ -183,9 +183,7 @@ def _prepare(stage: _Stage) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         make = partial(producer.make, root=setting.root, seconds=setting.seconds)
         made = [pool.submit(make, clip) for clip in setting.clips]
-        if setting.on == "spark":
-            stage.screen.say("Starting a Spark cluster …")
-        stage.screen.say(stage.crew.prepare())
+        stage.crew.prepare(stage.screen.say)
         for each in made:
             each.result()
 
