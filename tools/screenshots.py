@@ -35,6 +35,7 @@ START: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 _COLOURS: Final = 128
 _WIDTH: Final = 1280
 _HEIGHT: Final = 800
+_MARGIN: Final = 20
 _MINUTES: Final = 45
 """So long the shop has been open when the pictures are taken."""
 _USUAL: Final = 6
@@ -130,15 +131,16 @@ def save(screenshot: bytes, file: Path) -> None:
 
 
 def take_timeline(chromium: str) -> None:
-    """Take the picture of the page that the last ``make demo`` has written, its chart included."""
+    """Take the picture of the chart on the page that the last ``make demo`` has written."""
     with sync_playwright() as playwright:
         browser = launch(playwright, chromium)
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         page.goto(DEMO.as_uri())
-        chart = page.locator("svg").first.bounding_box()
+        heading, chart = (page.locator(name).first.bounding_box() for name in ("h2", "svg"))
+        assert heading is not None
         assert chart is not None
-        end = chart["y"] + chart["height"]
-        clip: FloatRect = {"x": 0, "y": 0, "width": _WIDTH, "height": end}
+        top, end = heading["y"] - _MARGIN, chart["y"] + chart["height"]
+        clip: FloatRect = {"x": 0, "y": top, "width": _WIDTH, "height": end - top}
         save(page.screenshot(clip=clip, full_page=True), TIMELINE)
         browser.close()
 
