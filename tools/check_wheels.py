@@ -74,7 +74,7 @@ def main() -> int:
     names = parser.parse_args().extras
     table = project()
     extras = names or ["", *table["optional-dependencies"]]
-    installations = [(extra, None) for extra in extras]
+    installations: list[tuple[str, Path | None]] = [(extra, None) for extra in extras]
     installations += [(extra, CONSTRAINTS) for extra in names or ["dev"]]
     is_complete = True
     for extra, constraints in installations:

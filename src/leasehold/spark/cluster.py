@@ -121,9 +121,7 @@ class Daemons:
         ClusterFailed: They did not come up.
     """
 
-    def __init__(
-        self, settings: ClusterSettings, folder: Path, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, settings: ClusterSettings, folder: Path, clock: Clock | None = None) -> None:
         self.settings = settings
         self.folder = folder
         host = "127.0.0.1"

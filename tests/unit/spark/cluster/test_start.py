@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from leasehold.clock import Clock
 from leasehold.spark import cluster
 from leasehold.spark.cluster import QUIET_S, ClusterFailed, ClusterSettings, Daemons, LogGrowth
 from leasehold.spark.session import Java
@@ -71,7 +69,8 @@ def test_workers_that_stand_still_are_named(machine: Callable[..., SlowMachine])
     """With the end of the log of one that is missing, not of one that is there."""
     daemons = machine()
     daemons.silent, daemons.last_worker = True, False
-    with pytest.raises(ClusterFailed, match=r"(?s)^worker-2: not registered.*worker-2\.log"), daemons:
+    failed = pytest.raises(ClusterFailed, match=r"(?s)^worker-2: not registered.*worker-2\.log")
+    with failed, daemons:
         pass
 
 
