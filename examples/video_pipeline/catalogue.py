@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leasehold.worker.idempotency import FencedTable
+from leasehold.worker.idempotency import Fenced, FencedTable
 
 _OUTPUTS: Final = FencedTable("output", key="name")
 _PATIENCE_S: Final = 60.0
@@ -70,6 +70,29 @@ class Catalogue:
                 is_mine = True
         scratch.unlink()
         return is_mine
+
+    def write_late(self, scratch: Path, video: str, worker: str, fence: int) -> str:
+        """Publish half a file in the name of a delivery that another one has overtaken.
+
+        It takes an output that the later delivery has published: on a slow machine the first may
+        have published another one before it was overtaken, and might publish that again.
+
+        Returns:
+            How it was refused; an empty text if it was not, or if no output is of a later delivery.
+        """
+        names = [
+            entry.name
+            for entry in self.entries()
+            if entry.name.startswith(f"{video}.") and entry.fence > fence
+        ]
+        if not names:
+            return ""
+        scratch.write_text("half a video")
+        try:
+            self.publish(scratch, names[0], worker, fence)
+        except Fenced as error:
+            return f"fence {error.fence} is too old, {error.newest} was here"
+        return ""
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

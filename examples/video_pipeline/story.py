@@ -29,7 +29,6 @@ from examples.video_pipeline.server_log import ServerLog, as_events
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.clock import SystemClock
-from leasehold.worker.idempotency import Fenced
 
 LOOK_EVERY_S: Final = 0.1
 DISMISS_WITHIN_S: Final = 300.0
@@ -287,17 +286,9 @@ def _write_late(setting: Setting, ledger: Ledger, catalogue: Catalogue) -> str:
         How that was refused; empty text if it was not, or if there was nothing to be spoilt.
     """
     (victim,) = (clip.video for clip in setting.clips if clip.fate is Fate.SUSPENDED)
-    name = f"{victim}.{producer.FORMATS[0].name}"
-    if not catalogue.has(name):
-        return ""
     first = ledger.records[victim].deliveries[0]
-    scratch = setting.root / "scratch" / f"{name}.late"
-    scratch.write_text("half a video")
-    try:
-        catalogue.publish(scratch, name, first.worker, first.fence)
-    except Fenced as error:
-        return f"fence {error.fence} is too old, {error.newest} was here"
-    return ""
+    scratch = setting.root / "scratch" / f"{victim}.late"
+    return catalogue.write_late(scratch, victim, first.worker, first.fence)
 
 
 def _play_outputs(folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from examples.video_pipeline import signatures
+from examples.video_pipeline.catalogue import Catalogue
 from examples.video_pipeline.loop import LoopOutcome, outcome
 from examples.video_pipeline.results import NO_STAGE, Results, section
 from examples.video_pipeline.server import connection_string, console_page
@@ -41,6 +42,20 @@ def test_scanner(tmp_path: Path, content: bytes, rules: list[str]) -> None:
     path = tmp_path / "upload.mp4"
     path.write_bytes(content)
     assert signatures.scan(path) == rules
+
+
+def test_a_late_write_meets_what_a_later_delivery_has_published(tmp_path: Path) -> None:
+    """Not what the late one has published itself in time, as it may on a slow machine."""
+    (tmp_path / "outputs").mkdir()
+    catalogue = Catalogue(tmp_path)
+    scratch = tmp_path / "scratch"
+    rows = [("walk.mp4", "executor-1", 1), ("talk.mp4", "executor-2", 9)]
+    for row in [*rows, ("walk.small.mp4", "executor-2", 4)]:
+        scratch.write_text("a whole video")
+        assert catalogue.publish(scratch, *row)
+    refusal = catalogue.write_late(scratch, "walk", "executor-1", 1)
+    assert refusal == "fence 1 is too old, 4 was here"
+    assert catalogue.write_late(scratch, "walk", "executor-2", 4) == ""
 
 
 def test_the_address_of_a_page_of_the_console() -> None:
