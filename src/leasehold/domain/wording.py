@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,6 +11,8 @@ from leasehold.domain.model import NEVER_MS
 _MS: Final = 1000
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 _MAX_QUOTED: Final = 120
+_NEAR: Final = 0.75
+"""Share of the letters that two near names have in common at least."""
 
 
 def time_of(at_ms: int) -> str:
@@ -55,6 +58,15 @@ def form_of(number: float, noun: str, plural: str | None = None) -> str:
 def times_of(number: int) -> str:
     """Return how often something happened: ``once``, ``twice``, ``14 times``."""
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three of *names* that differ little from *name*, the nearest first."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only what is missing needs it
+
+    by_plain = {each.lower(): each for each in names}
+    near = get_close_matches(name.lower(), by_plain, n=3, cutoff=_NEAR)
+    return [by_plain[plain] for plain in near]
 
 
 def quote(text: str) -> str:

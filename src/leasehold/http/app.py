@@ -469,7 +469,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
         try:
             response = await self._enter(call)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            response = self._refusal(call, error)
+            response = self._refusal(call, await self._specified(call, error))
         return None if response is None else await self._finish(call, response)
 
     @abstractmethod
@@ -481,7 +481,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
         try:
             response = await self._answer(call)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            response = self._refusal(call, error)
+            response = self._refusal(call, await self._specified(call, error))
         return await self._finish(call, response)
 
     async def _finish(self, call: _CallT, response: Response) -> Response:
@@ -514,6 +514,11 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
     @abstractmethod
     def _fault_of(self, call: _CallT, error: LeaseholdError | AuthError) -> _FaultT:
         """Return what the dialect calls an error."""
+
+    async def _specified(self, call: _CallT, error: Exception) -> Exception:
+        """Return an error that says more about the call, or the same. Raises nothing."""
+        del call
+        return error
 
     def _internal_error(self) -> _FaultT:
         """Return what the dialect calls an error of the server's own."""

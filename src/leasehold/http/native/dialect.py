@@ -32,10 +32,11 @@ from leasehold.auth.types import (
 )
 from leasehold.clock import Clock
 from leasehold.domain.admin import FindMessage
-from leasehold.domain.commands import Batch, Duplicate, Put
-from leasehold.domain.errors import BodyUnreadable, LeaseholdError, Unavailable
+from leasehold.domain.commands import Batch, Duplicate, ListQueues, Put
+from leasehold.domain.errors import BodyUnreadable, LeaseholdError, QueueNotFound, Unavailable
 from leasehold.domain.limits import MAX_GROUP_ID, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail, Lease
+from leasehold.domain.wording import near_names
 from leasehold.http.app import (
     Authorizer,
     BaseDialect,
@@ -61,6 +62,7 @@ from leasehold.http.native.errors import (
     CODES,
     PROBLEMS,
     Refused,
+    missing_queue,
     out_of_range,
     problem,
     problem_of,
@@ -78,6 +80,8 @@ MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
 _SIGNING_VERSION: Final = "2026-10-06"
 """Rules by which a request is signed that names no version."""
 _UNAUTHENTICATED: Final = 401
+_COMPARED_QUEUES: Final = 200
+"""Queues, for each case of the first letter, whose names are compared with one that is missing."""
 _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="leasehold"')
 
 
@@ -161,6 +165,28 @@ class NativeDialect(BaseDialect[Call, Refused]):
         if found.status == _UNAUTHENTICATED:
             return Refused(found, _CHALLENGE)
         return Refused(found)
+
+    async def _specified(self, call: Call, error: Exception) -> Exception:
+        """Name the queue that is missing, unless the error is about another one."""
+        if not (isinstance(error, QueueNotFound) and call.queue):
+            return error
+        if call.services.find_queue(call.account, call.queue) is not None:
+            return error
+        near = await self._near_queues(call)
+        return Refused(missing_queue(call.account, call.queue, near))
+
+    async def _near_queues(self, call: Call) -> list[str]:
+        """Return the queues that the caller may have meant; none if it may not list queues."""
+        first = call.queue[:1]
+        try:
+            await self._authorize(call, Operation.LIST_QUEUES, None)
+            pages = [
+                await call.services.perform(ListQueues(call.account, letter, "", _COMPARED_QUEUES))
+                for letter in sorted({first.lower(), first.upper()})
+            ]
+        except (AuthError, LeaseholdError):
+            return []
+        return near_names(call.queue, [queue.name for page in pages for queue in page.queues])
 
     def _internal_error(self) -> Refused:
         return Refused(problem("internal-error"))

@@ -5,8 +5,9 @@ Source of the form: RFC 9457, "Problem Details for HTTP APIs".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -69,6 +70,21 @@ def out_of_range(
             **members,
         )
     )
+
+
+def missing_queue(account: str, name: str, near: Sequence[str]) -> Problem:
+    """Return the problem of a queue that does not exist.
+
+    Args:
+        account: The account.
+        name: Of the queue.
+        near: Queues of the account with similar names, as far as the caller may know them.
+    """
+    detail = f"There is no queue `{shown(name)}` in account `{account}`."
+    if near:
+        detail += f" Near: {', '.join(f'`{each}`' for each in near)}."
+    path = f"/v1/accounts/{account}/queues/{quote(shown(name), safe='')}"
+    return problem("queue-not-found", detail, value=shown(name), remedy=f"Create it: PUT {path}.")
 
 
 def too_large(field: str | None, size_bytes: int, limit_bytes: int) -> Refused:
@@ -467,7 +483,7 @@ CODES: Final[dict[str, Code]] = {
         404,
         "The queue does not exist",
         "The account has no queue of this name.",
-        "Create it first: PUT /v1/accounts/{account}/queues/{queue}.",
+        "Create it first: PUT the address of the queue.",
     ),
     "message-not-found": Code(
         404,
@@ -482,7 +498,7 @@ CODES: Final[dict[str, Code]] = {
         404,
         "The job does not exist",
         "The account has no job with this id. The server deletes jobs a while after their end.",
-        "List the jobs: GET /v1/accounts/{account}/jobs.",
+        "List the jobs: GET `/jobs` below the address of the account.",
     ),
     "method-not-allowed": Code(
         405,
@@ -530,7 +546,7 @@ CODES: Final[dict[str, Code]] = {
         "The queue has no group settings",
         "The settings of the queue have no `groups`, so its message groups can be neither halted "
         "nor held.",
-        "Set `groups` first: PATCH /v1/accounts/{account}/queues/{queue}.",
+        "Set `groups` first: PATCH the address of the queue.",
     ),
     "group-not-held": Code(
         409,
@@ -538,15 +554,15 @@ CODES: Final[dict[str, Code]] = {
         "Another session holds it, no session holds it, or this session holds it with a newer "
         "fence: the hold was "
         "released, ended by an operator, or ended with its session.",
-        "Stop working on the group. Hold it again: POST "
-        "/v1/accounts/{account}/queues/{queue}/groups/hold.",
+        "Stop working on the group. Hold it again: POST `/groups/hold` below the address of the "
+        "queue.",
     ),
     "session-not-found": Code(
         404,
         "The session does not exist",
         "The account has no session with this id. The server deletes a session one hour after its "
         "end.",
-        "Open a new session: POST /v1/accounts/{account}/sessions.",
+        "Open a new session: POST `/sessions` below the address of the account.",
     ),
     "session-over": Code(
         409,
@@ -560,7 +576,7 @@ CODES: Final[dict[str, Code]] = {
         404,
         "The stream does not exist",
         "The queue has no stream of this name.",
-        "Attach it first: PUT /v1/accounts/{account}/queues/{queue}/streams/{stream}.",
+        "Attach it first: PUT the address of the stream.",
     ),
     "stale-token": Code(
         409,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+from base64 import b64decode
 
 import pytest
 
 from leasehold.auth import types as auth
+from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
 from leasehold.domain import errors
 from leasehold.http.native.errors import CODES, TABLE, document, problem_of
 from tests.unit.http.native.checking import errors_of
-from tests.unit.http.native.support import MESSAGES, QUEUE, Native
+from tests.unit.http.native.support import ACCOUNT, BASE, KEY, MESSAGES, QUEUE, Native
 
 _ERRORS: list[type[Exception]] = [
     kind
@@ -80,7 +82,8 @@ def test_codes(code: str) -> None:
     assert 400 <= entry.status <= 599
     assert not entry.title.endswith(".")
     assert entry.meaning.endswith(".")
-    assert entry.remedy[-1] in ".}"
+    assert entry.remedy.endswith(".")
+    assert "{account}" not in entry.remedy + entry.meaning
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,42 @@ def test_facts(error: errors.LeaseholdError, facts: dict[str, object]) -> None:
     """What an error knows is told to programs."""
     shown = document(problem_of(error))
     assert {name: shown.get(name) for name in facts} == facts
+
+
+def test_missing_queue(native: Native) -> None:
+    """The queue, the account and queues with similar names are named, and how to make it."""
+    for name in ("mails", "Orders2", "o"):
+        native.send("PUT", f"{BASE}/queues/{name}")
+    missing = native.send("POST", f"{BASE}/queues/ordres/messages/receive", {})
+    assert (missing.status, missing.code) == (404, "queue-not-found")
+    assert missing.json["value"] == "ordres"
+    assert missing.json["detail"] == (
+        f"There is no queue `ordres` in account `{ACCOUNT}`. Near: `orders`, `Orders2`."
+    )
+    assert missing.json["remedy"] == f"Create it: PUT {BASE}/queues/ordres."
+    unlike = native.send("GET", f"{BASE}/queues/zebra").json["detail"]
+    assert unlike == f"There is no queue `zebra` in account `{ACCOUNT}`."
+
+
+@pytest.mark.parametrize(
+    ("permission", "of_queue", "is_told"),
+    [("p", True, False), ("p", False, False), ("pl", False, True)],
+)
+def test_near_names_need_the_right_to_list(
+    native: Native, permission: str, of_queue: bool, is_told: bool
+) -> None:
+    """A signature for one queue, or for receiving alone, learns no other names."""
+    terms = SasTerms(permission=permission, expiry="2027-01-01")
+    key = b64decode(KEY)
+    query = (
+        make_service_sas(ACCOUNT, key, "ordres", terms)
+        if of_queue
+        else make_account_sas(ACCOUNT, key, terms)
+    )
+    path = f"{BASE}/queues/ordres/messages/receive"
+    answer = native.send("POST", path, {}, key=None, query=query)
+    assert answer.code == "queue-not-found"
+    assert ("orders" in answer.json["detail"]) == is_told
 
 
 def test_long_values_are_cut() -> None:
