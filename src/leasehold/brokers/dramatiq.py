@@ -24,6 +24,7 @@ from dramatiq.common import current_millis
 from dramatiq.errors import BrokerConnectionError, QueueJoinTimeout
 from dramatiq.errors import QueueNotFound as NotDeclared
 from dramatiq.message import Message
+from msgspec import UNSET, UnsetType
 
 from leasehold.brokers.leases import Held, LeaseConnection, Prefetch
 from leasehold.client import Client, LeaseholdClientError
@@ -39,7 +40,7 @@ class LeaseholdBroker(Broker):  # type: ignore[misc]  # checked without Dramatiq
 
     Args:
         connection_string: Where the server is, as for
-            :meth:`leasehold.client.Client.from_connection_string`; None: what the environment
+            :meth:`leasehold.client.Client.from_connection_string`; without it: what the environment
             says, or the development server on this machine.
         middleware: As for all brokers of Dramatiq.
         visibility_timeout_s: Length of leases, which are renewed; 1 to 604,800 seconds.
@@ -51,7 +52,7 @@ class LeaseholdBroker(Broker):  # type: ignore[misc]  # checked without Dramatiq
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
-        connection_string: str | None = None,
+        connection_string: str | UnsetType = UNSET,
         *,
         middleware: list[Any] | None = None,
         visibility_timeout_s: int = 60,

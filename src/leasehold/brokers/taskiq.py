@@ -19,6 +19,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
+from msgspec import UNSET, UnsetType
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from leasehold.brokers.leases import Inbox, LeaseConnection, Prefetch
@@ -35,7 +36,7 @@ class LeaseholdBroker(AsyncBroker):  # type: ignore[misc]  # checked without Tas
 
     Args:
         connection_string: Where the server is, as for
-            :meth:`leasehold.client.Client.from_connection_string`; None: what the environment
+            :meth:`leasehold.client.Client.from_connection_string`; without it: what the environment
             says, or the development server on this machine.
         queue: Name of the queue; it is created if it is not there.
         visibility_timeout_s: Length of leases, which are renewed; 1 to 604,800 seconds.
@@ -49,7 +50,7 @@ class LeaseholdBroker(AsyncBroker):  # type: ignore[misc]  # checked without Tas
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
-        connection_string: str | None = None,
+        connection_string: str | UnsetType = UNSET,
         *,
         queue: str = "taskiq",
         visibility_timeout_s: int = 60,

@@ -136,8 +136,13 @@ def queue_path(account: str, queue: str) -> str:
     """Return a queue's path.
 
     Raises:
+        TypeError: The name is not a str.
         ValueError: The name cannot be part of a path.
     """
+    if not isinstance(queue, str):
+        raise TypeError(
+            f'the name of a queue is a str, not {type(queue).__name__}: client.queue("orders")'
+        )
     return f"{account_path(account)}/queues/{path_segment('queue', queue)}"
 
 
@@ -337,9 +342,19 @@ def settling_calls(
     """Yield the calls that renew, complete or release messages.
 
     They can all be repeated: a receipt that has done its work is refused the second time.
+
+    Raises:
+        TypeError: An item has no id or no receipt.
     """
     form = _Form("items", encode, lambda _: True)
-    return _item_calls(f"{path}/messages/{verb}", items, form, atomic=atomic)
+    try:
+        yield from _item_calls(f"{path}/messages/{verb}", items, form, atomic=atomic)
+    except AttributeError as error:
+        if error.name not in {"id", "receipt"}:
+            raise
+        raise TypeError(
+            f"{verb} takes a received message or a LeaseRef, not {type(error.obj).__name__}"
+        ) from None
 
 
 def renewal(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from msgspec import UNSET, UnsetType
+
 from leasehold.client._calls import (
     Credential,
     KeyAsBearer,
@@ -70,8 +72,15 @@ def endpoint_of(url: str, account: str) -> Endpoint:
         ValueError: It is not one of http or https, or has parts that an address must not have. The
             text does not show the address, which may hold a secret.
     """
+    if not isinstance(url, str):
+        raise ValueError(f"the url is a str, not {type(url).__name__}")  # noqa: TRY004 - as all
     if not account:
         raise ValueError("the account's name is missing")
+    if ";" in url and "=" in url:
+        raise ValueError(
+            "the url is a connection string: make the client with "
+            "Client.from_connection_string(...)"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -119,7 +128,11 @@ def credential_of(
     if key is None and sas is None and not token and endpoint.account == DEVELOPMENT_ACCOUNT:
         key = DEVELOPMENT_KEY
     if (key is not None) + (sas is not None) + token != 1:
-        raise ValueError("give exactly one of key, sas and token_provider")
+        what = "two credentials" if key or sas or token else "no credential"
+        raise ValueError(
+            f"account {endpoint.account!r} has {what}: give exactly one of key, sas and "
+            "token_provider"
+        )
     if (send_key or token) and not endpoint.is_private:
         raise ValueError(
             "a key or token is sent as it is over https or to this machine only; "
@@ -133,19 +146,24 @@ def credential_of(
     return KeyAsBearer(key) if send_key else SharedKey(endpoint.account, key)
 
 
-def connection_parts(text: str | None) -> ConnectionParts:
+def connection_parts(text: str | UnsetType) -> ConnectionParts:
     """Read a connection string.
 
     Args:
-        text: The string; None: the environment variable AZURE_STORAGE_CONNECTION_STRING if it is
+        text: The string; UNSET: the environment variable AZURE_STORAGE_CONNECTION_STRING if it is
             set, else the development server on this machine.
 
     Raises:
-        InvalidConnectionString: A part is missing, doubled or malformed. The text names the part
-            and never shows a value.
+        InvalidConnectionString: It is None, or a part is missing, doubled or malformed. The text
+            names the part and never shows a value.
     """
-    if text is None:
+    if text is UNSET:
         text = os.environ.get(VARIABLE) or _DEVELOPMENT
+    if not isinstance(text, str):
+        raise InvalidConnectionString(
+            f"the connection string is {'None' if text is None else type(text).__name__}: give a "
+            f"str, or leave the argument out for {VARIABLE} or the development account"
+        )
     parts = _split(text)
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         if "developmentstorageproxyuri" in parts:
@@ -167,7 +185,9 @@ def connection_parts(text: str | None) -> ConnectionParts:
         raise InvalidConnectionString(f"QueueEndpoint: {error}") from None
     key, sas = parts.get("accountkey"), parts.get("sharedaccesssignature")
     if not key and not sas:
-        raise InvalidConnectionString("AccountKey or SharedAccessSignature is missing")
+        raise InvalidConnectionString(
+            "AccountKey or SharedAccessSignature is missing. Add AccountKey=KEY to it"
+        )
     # With both, the signature is used, as it gives away less.
     return ConnectionParts(
         url=endpoint.url, account=account, key=None if sas else key, sas=sas or None
@@ -182,7 +202,9 @@ def _split(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals:
             # It may be the rest of a secret, so it is not shown.
-            raise InvalidConnectionString(f"part {number} of the connection string has no '='")
+            raise InvalidConnectionString(
+                f"part {number} of the connection string has no '='. Write NAME=VALUE;NAME=VALUE"
+            )
         lower = name.strip().lower()
         if lower in parts:
             raise InvalidConnectionString(f"{name.strip()} is repeated in the connection string")
@@ -200,7 +222,9 @@ def _queue_endpoint(parts: dict[str, str]) -> str:
     if suffix and account:
         protocol = parts.get("defaultendpointsprotocol") or "https"
         return f"{protocol}://{account}.queue.{suffix}"
-    raise InvalidConnectionString("QueueEndpoint is missing")
+    raise InvalidConnectionString(
+        "QueueEndpoint is missing. Add QueueEndpoint=http://HOST:PORT/ACCOUNT to it"
+    )
 
 
 def _account_in(url: str) -> str:

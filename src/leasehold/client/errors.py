@@ -118,7 +118,7 @@ class ConnectionFailed(LeaseholdClientError):
         text = f"No Leasehold server can be reached at {self.url}: {self.reason}. "
         if self.repeated:
             return text + _EARLIER
-        return text + "Check that it is running and that the address is correct."
+        return text + "Start one there with leasehold serve, or correct the address."
 
 
 class UnexpectedAnswer(LeaseholdClientError):
@@ -136,8 +136,8 @@ class UnexpectedAnswer(LeaseholdClientError):
 
     def __str__(self) -> str:
         text = (
-            f"{self.url} answered {self.status} with {self.what}. Is there a Leasehold server at "
-            "this address, with the native API enabled, and no proxy that changes responses?"
+            f"{self.url} answered {self.status} with {self.what}: this is no Leasehold server, or "
+            "a proxy changes its answers. Correct the address."
         )
         return f"{text} {_EARLIER}" if self.repeated else text
 
@@ -176,7 +176,14 @@ class ServerProblem(LeaseholdClientError):
 
 
 class QueueNotFound(ServerProblem):
-    """The queue does not exist."""
+    """The queue does not exist. ``value`` is its name, if the server says which one is missing."""
+
+    def __str__(self) -> str:
+        if not isinstance(self.value, str):
+            return super().__str__()
+        create = f"Create it with client.queue({self.value!r}).create()."
+        text = f"{self.code}: {self.detail} {create}"
+        return f"{text} {_EARLIER}" if self.repeated else text
 
 
 class QueueExists(ServerProblem):

@@ -346,7 +346,10 @@ def _connection(place: Place) -> str:
         return (
             f"QueueEndpoint={place.endpoint};AccountName={place.account};{kind}={place.credential}"
         )
-    return connection_string(place) or os.environ.get(_VARIABLE) or "UseDevelopmentStorage=true"
+    given = connection_string(place)
+    if given is not None:
+        return given
+    return os.environ.get(_VARIABLE) or "UseDevelopmentStorage=true"
 
 
 # --- reader ------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec import UNSET
+
 from leasehold import spans
 from leasehold.client import Client, QueueNotFound, RetryPolicy
 from leasehold.extras import install
@@ -86,8 +88,9 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
     policy = retries or RetryPolicy()
     try:
         if place.endpoint is None:
+            given = connection_string(place)
             return Client.from_connection_string(
-                connection_string(place), timeout_s=timeout_s, retries=policy
+                UNSET if given is None else given, timeout_s=timeout_s, retries=policy
             )
         key, sas = _credential(place.credential)
         account = place.account or _DEVELOPMENT_ACCOUNT

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from leasehold.worker.adapters.protocol import QueueClient
 from leasehold.worker.adapters.specs import QueueSpec
@@ -17,9 +17,13 @@ from leasehold.worker.leases.settings import LeaseSettings
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.timing import ScaledTime, SystemTime, Time
 
-Queue: TypeAlias = QueueClient | QueueSpec | str
-"""A client, or what opens one; text is read by :meth:`QueueSpec.parse`."""
-Queues: TypeAlias = Queue | Sequence[Queue] | Mapping[Any, float]
+if TYPE_CHECKING:
+    from leasehold.client import QueueHandle
+
+Queue: TypeAlias = "QueueClient | QueueHandle | QueueSpec | str"
+"""A queue of a worker, the handle of a client, or what opens one; text is read by
+:meth:`QueueSpec.parse`."""
+Queues: TypeAlias = "Queue | Sequence[Queue] | Mapping[Any, float]"
 """One queue, several, or several with their weights."""
 Runner: TypeAlias = Literal["threads", "asyncio", "processes"]
 
@@ -190,8 +194,7 @@ def opened(queues: Queues) -> tuple[list[QueueClient], list[float], list[QueueCl
     own: list[QueueClient] = []
     try:
         for queue, weight in given:
-            spec = QueueSpec.parse(queue) if isinstance(queue, str) else queue
-            client = spec.open() if isinstance(spec, QueueSpec) else spec
+            client = _client_of(queue)
             if client is not queue:
                 own.append(client)
             clients.append(client)
@@ -201,6 +204,31 @@ def opened(queues: Queues) -> tuple[list[QueueClient], list[float], list[QueueCl
             client.close()
         raise
     return clients, weights, own
+
+
+def _client_of(queue: Queue) -> QueueClient:
+    """Return the client of one queue.
+
+    Raises:
+        TypeError: It is none of what a worker takes.
+        ValueError: It is no address of a queue.
+    """
+    if isinstance(queue, str):
+        queue = QueueSpec.parse(queue)
+    if isinstance(queue, QueueSpec):
+        return queue.open()
+    if hasattr(queue, "capabilities"):
+        return cast("QueueClient", queue)
+    # Late, as workers of other services need none of it.
+    from leasehold.client import QueueHandle  # noqa: PLC0415
+    from leasehold.worker.adapters.native import NativeQueue  # noqa: PLC0415
+
+    if isinstance(queue, QueueHandle):
+        return NativeQueue(queue)
+    raise TypeError(
+        f"a worker takes a handler and then a queue, not {type(queue).__name__}; give "
+        'Client(...).queue("orders"), or an address such as leasehold:///orders'
+    )
 
 
 def reader_of(codec: Decoder | None) -> Callable[[bytes], Any] | None:

@@ -66,8 +66,9 @@ class Worker:
 
     Args:
         handler: ``def``, ``async def`` or a pipeline; or one for each queue by its name.
-        queues: A client, a spec or an address; several; or several with their weights, by which
-            they share the worker while all of them have messages.
+        queues: The handle that a client gives (``client.queue("orders")``), a queue of an adapter,
+            a spec or an address; several; or several with their weights, by which they share the
+            worker while all of them have messages.
         concurrency: How many messages are worked on at once.
         runner: ``threads``; ``asyncio``, one event loop in a thread of its own; ``processes``, for
             handlers that compute for long in Python. None: asyncio for ``async def`` and pipelines

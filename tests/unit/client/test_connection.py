@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kombu import Connection
+from msgspec import UNSET
 
+from leasehold.brokers import dramatiq, taskiq
+from leasehold.brokers.kombu.transport import client_for
+from leasehold.client import AsyncClient, Client
 from leasehold.client._connection import DEVELOPMENT_KEY, connection_parts
 from leasehold.client.errors import InvalidConnectionString
+from leasehold.spark.pipeline.queries import StreamSettings
+from leasehold.spark.pipeline.settings import RunSettings
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.specs import QueueSpec
 from tests.unit.client.support import QUEUE, Driver, Script, answer
 
 KEY = "c2VjcmV0IGtleSBvZiB0aGUgYWNjb3VudA=="
@@ -119,12 +130,43 @@ def test_the_environment_is_asked_when_nothing_is_given(monkeypatch: pytest.Monk
     """Without a string it is the variable of the Azure tools, else the development server."""
     variable = "AZURE_STORAGE_CONNECTION_STRING"
     monkeypatch.delenv(variable, raising=False)
-    assert connection_parts(None).url == "http://127.0.0.1:10001"
+    assert connection_parts(UNSET).url == "http://127.0.0.1:10001"
     monkeypatch.setenv(variable, f"{ADDRESSED}http://q.test")
-    assert connection_parts(None).url == "http://q.test"
+    assert connection_parts(UNSET).url == "http://q.test"
     assert connection_parts("UseDevelopmentStorage=true").url == "http://127.0.0.1:10001"
     monkeypatch.setenv(variable, "")
-    assert connection_parts(None).url == "http://127.0.0.1:10001"
+    assert connection_parts(UNSET).url == "http://127.0.0.1:10001"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Client.from_connection_string,
+        AsyncClient.from_connection_string,
+        lambda given: NativeQueue.from_connection_string(given, "orders"),
+        lambda given: QueueSpec("leasehold", "orders", given),
+        lambda given: RunSettings(connection=given),
+        lambda given: StreamSettings(checkpoint="/c", connection=given),
+        dramatiq.LeaseholdBroker,
+        lambda given: client_for(
+            Connection("leasehold://", transport_options={"connection_string": given})
+        ),
+    ],
+)
+def test_none_is_no_connection_string(
+    make: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that is missing leads to no server, neither of the environment nor another."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    with pytest.raises(ValueError, match="is None"):
+        make(None)
+
+
+def test_taskiq_takes_no_none_either() -> None:
+    """Its client is made when it starts."""
+    broker = taskiq.LeaseholdBroker(None)  # type: ignore[arg-type]  # a setting that is missing
+    with pytest.raises(InvalidConnectionString, match="is None"):
+        asyncio.run(broker.startup())
 
 
 def test_a_signature_is_preferred_to_a_key() -> None:

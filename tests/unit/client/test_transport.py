@@ -210,9 +210,9 @@ def test_a_call_that_closing_cuts_off_is_of_unknown_outcome(server: SocketServer
 
 
 def test_nobody_listening_is_said_plainly(driver: Driver, nobody: str) -> None:
-    """The message names the address and asks whether the server is running."""
+    """The message names the address and how to start a server there."""
     client = driver.real(nobody)
-    with pytest.raises(ConnectionFailed, match="Check that it is running") as caught:
+    with pytest.raises(ConnectionFailed, match="Start one there with leasehold serve") as caught:
         driver.do(client.queue("jobs").put("x"))
     assert nobody in str(caught.value)
     assert "Errno" in str(caught.value)

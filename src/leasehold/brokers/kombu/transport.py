@@ -166,9 +166,8 @@ def client_for(conninfo: Any) -> Client:
     Raises:
         ValueError: It is malformed. The text shows no secret.
     """
-    given = conninfo.transport_options.get("connection_string")
-    if given:
-        return Client.from_connection_string(given)
+    if "connection_string" in conninfo.transport_options:
+        return Client.from_connection_string(conninfo.transport_options["connection_string"])
     hostname, port = conninfo.hostname, conninfo.port
     account, key = conninfo.userid, conninfo.password
     scheme = "https" if conninfo.ssl else "http"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec import UNSET, UnsetType
+
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client._connection import (
@@ -114,7 +116,7 @@ class Client(AccountPart):
     @classmethod
     def from_connection_string(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         cls,
-        text: str | None = None,
+        text: str | UnsetType = UNSET,
         *,
         send_key: bool = False,
         timeout_s: float = _DEFAULT_TIMEOUT_S,
@@ -128,8 +130,9 @@ class Client(AccountPart):
         DefaultEndpointsProtocol, and UseDevelopmentStorage are understood.
 
         Args:
-            text: The string. None: the environment variable AZURE_STORAGE_CONNECTION_STRING if
-                it is set, else the development server on this machine.
+            text: The string. Without it: the environment variable
+                AZURE_STORAGE_CONNECTION_STRING if it is set, else the development server on this
+                machine. None is refused, as it comes from a setting that is missing.
             send_key: As for the constructor, like all that follow.
             timeout_s: See there.
             retries: See there.
@@ -137,8 +140,8 @@ class Client(AccountPart):
             transport: See there.
 
         Raises:
-            InvalidConnectionString: A part is missing, doubled or malformed. Its text names the
-                part and shows no value.
+            InvalidConnectionString: It is None, or a part is missing, doubled or malformed. Its
+                text names the part and shows no value.
         """
         parts = connection_parts(text)
         try:
@@ -183,6 +186,7 @@ class Client(AccountPart):
         """Return a handle on a queue, which need not exist. No request is made.
 
         Raises:
+            TypeError: The name is not a str.
             ValueError: The name is empty or consists of dots.
         """
         return QueueHandle(self._transport, name)

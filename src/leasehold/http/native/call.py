@@ -57,6 +57,17 @@ _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PLACE: Final = re.compile(r" - at `(?:key in )?(?P<path>[^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`")
+_KINDS: Final = re.compile(r"Expected `(?P<expected>[a-z |]+)`, got `(?P<got>[a-z]+)`")
+_KIND_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_UNITS: Final = {"_s": " of seconds", "_ms": " of milliseconds", "_bytes": " of bytes"}
+"""By how the name of a member ends."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _SWITCHES: Final = {"true": True, "false": False}
@@ -397,9 +408,20 @@ def explain_invalid(
     if missing is not None:
         name = missing["name"]
         return invalid(f"{path}.{name}", f"The member `{name}` of `{path}` is missing.")
-    return invalid(
-        path, f"`{path}` is not of the right type: {shown(text[:1].lower() + text[1:])}."
-    )
+    return invalid(path, f"`{path}` {_why_wrong_type(path, text)}.")
+
+
+def _why_wrong_type(path: str, text: str) -> str:
+    """Return in words what msgspec says of a value's type."""
+    kinds = _KINDS.fullmatch(text)
+    if kinds is None:
+        return f"is not of the right type: {shown(text[:1].lower() + text[1:])}"
+    unit = next((unit for suffix, unit in _UNITS.items() if path.endswith(suffix)), "")
+    expected = [
+        _KIND_WORDS.get(kind, kind) + (unit if kind in {"int", "float"} else "")
+        for kind in kinds["expected"].split(" | ")
+    ]
+    return f"takes {' or '.join(expected)}, not {_KIND_WORDS.get(kinds['got'], kinds['got'])}"
 
 
 def known_members(kind: Any) -> set[str]:

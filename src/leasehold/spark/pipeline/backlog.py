@@ -77,7 +77,7 @@ class Backlog:
 
     def _look_at(self, queue: str) -> Left:
         if self._native is None:
-            self._native = Client.from_connection_string(self._spec.connection or None)
+            self._native = Client.from_connection_string(self._spec.given_connection)
         try:
             counts = self._native.queue(queue).counts()
         except (LeaseholdClientError, RuntimeError) as error:
@@ -148,7 +148,7 @@ class Teller:
 
     def _tell(self) -> None:
         try:
-            with Client.from_connection_string(self._spec.connection or None) as client:
+            with Client.from_connection_string(self._spec.given_connection) as client:
                 while True:
                     client.report_pipeline(self._name, self._report("running", None, self._look()))
                     if self._over.wait(REPORT_EVERY_S):
@@ -217,7 +217,7 @@ def _asked(spec: QueueSpec, missing: str, ask: Callable[[Client], T]) -> T | Non
     if spec.service != "leasehold":
         return None
     try:
-        with Client.from_connection_string(spec.connection or None) as client:
+        with Client.from_connection_string(spec.given_connection) as client:
             return ask(client)
     except LeaseholdClientError as error:
         _log.warning("%s: %s", missing, error)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from msgspec import UNSET, UnsetType
+
 from leasehold.client.errors import QueueExists
 from leasehold.domain.limits import MAX_NOTED
 from leasehold.spark.claimed_rows import CLAIMED, MEMBER
@@ -69,8 +71,8 @@ class StreamSettings:
     """Folder for Spark's checkpoints, which must stay from run to run."""
     queue: str | None = None
     """Name of the queue, or an address of one of Leasehold; None: that of the pipeline."""
-    connection: str | None = field(default=None, repr=False)
-    """A connection string as the Azure SDKs take it. None: as ``options`` say; else that of
+    connection: str | UnsetType = field(default=UNSET, repr=False)
+    """A connection string as the Azure SDKs take it. Without it: as ``options`` say; else that of
     AZURE_STORAGE_CONNECTION_STRING, or the development server on this machine."""
     stream: str | None = None
     """The ``streamId`` of the source; None: ``pipeline-`` and the name of the pipeline."""
@@ -119,6 +121,10 @@ class StreamSettings:
                 "foreach_batch excludes to and between",
             ),
             (bool(set_here), f"options: {', '.join(set_here)} are set by the pipeline"),
+            (
+                self.connection is None,
+                "connection is None; give a str, or leave it out for the environment's",
+            ),
         )
         wrong = [text for is_wrong, text in checks if is_wrong]
         wrong += [*self.retries.problems(), *self.poison.problems()]
@@ -141,14 +147,15 @@ class StreamSettings:
                     f"a queue of {spec.service} has no claims, which a streaming query settles; "
                     "use run(), the form of workers"
                 )
-            queue, connection = spec.queue, connection or spec.connection or None
+            queue = spec.queue
+            connection = spec.given_connection if connection is UNSET else connection
         known = {name.lower(): name for name in _PLACE}
         given = {
             known[name.lower()]: value
             for name, value in self.options.items()
             if name.lower() in known
         }
-        return queue, given | ({} if connection is None else {"connectionString": connection})
+        return queue, given | ({} if connection is UNSET else {"connectionString": connection})
 
 
 class StageQueries:

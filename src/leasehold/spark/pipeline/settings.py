@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final, NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from leasehold.spark.pipeline.dataframe import DeclaredStage
 from leasehold.spark.pipeline.display import Show
 from leasehold.spark.pipeline.jobs import Resources
@@ -27,8 +29,8 @@ class RunSettings:
 
     queue: str | QueueSpec | None = None
     """Name of the queue, or an address, or a spec; None: that of the pipeline."""
-    connection: str | None = field(default=None, repr=False)
-    """For a name: a connection string as the Azure SDKs take it. None: that of the driver's
+    connection: str | UnsetType = field(default=UNSET, repr=False)
+    """For a name: a connection string as the Azure SDKs take it. Without it: that of the driver's
     variable AZURE_STORAGE_CONNECTION_STRING, or the development server on this machine."""
     form: str | None = None
     """For a name: how progress is written into bodies, as the option of addresses says it:
@@ -98,6 +100,8 @@ class RunSettings:
             ),
         )
         wrong = [text for is_wrong, text in checks if is_wrong]
+        if self.connection is None:
+            wrong.append("connection is None; give a str, or leave it out for the environment's")
         if wrong:
             raise ValueError("; ".join(wrong))
 
@@ -115,7 +119,9 @@ class RunSettings:
         if "://" in queue:
             return QueueSpec.parse(queue)
         # The executors need not have the driver's environment.
-        connection = self.connection or os.environ.get(CONNECTION_VARIABLE) or _DEVELOPMENT
+        connection = self.connection
+        if connection is UNSET:
+            connection = os.environ.get(CONNECTION_VARIABLE) or _DEVELOPMENT
         options = {} if self.form is None else {"form": self.form}
         return QueueSpec("leasehold", queue, connection, options)
 

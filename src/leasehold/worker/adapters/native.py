@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
+from msgspec import UNSET, UnsetType
+
 from leasehold.client import Client, QueueHandle
 from leasehold.client import errors as native
 from leasehold.client.errors import LeaseholdClientError, MessageNotFound, OutOfRange, ServerProblem
@@ -130,7 +132,7 @@ class NativeQueue(Adapter):
     @classmethod
     def from_connection_string(
         cls,
-        connection: str | None,
+        connection: str | UnsetType,
         queue: str,
         *,
         form: ProgressForm | None = None,
@@ -139,7 +141,8 @@ class NativeQueue(Adapter):
         """Open a queue with a client of its own, which is closed with it.
 
         Args:
-            connection: As :meth:`leasehold.client.Client.from_connection_string` takes it.
+            connection: As :meth:`leasehold.client.Client.from_connection_string` takes it; UNSET
+                as if that were called without it.
             queue: Name of the queue.
             form: As for the constructor.
             timeout_s: Seconds without a byte from the server after which a try has failed.
@@ -147,10 +150,12 @@ class NativeQueue(Adapter):
         Raises:
             InvalidConnectionString: It cannot be used.
         """
-        client = Client.from_connection_string(connection or None, timeout_s=timeout_s)
+        client = Client.from_connection_string(connection, timeout_s=timeout_s)
         made = cls(client.queue(queue), form=form)
         made._own = client
-        made.spec = QueueSpec(service="leasehold", queue=queue, connection=connection or "")
+        made.spec = QueueSpec(
+            service="leasehold", queue=queue, connection="" if connection is UNSET else connection
+        )
         return made
 
     def receive(

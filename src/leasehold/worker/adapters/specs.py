@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from msgspec import UNSET, UnsetType
 
 from leasehold.worker.adapters.envelope import ProgressForm, StagePrefixForm
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient
@@ -34,6 +37,10 @@ _ADAPTERS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 """By service: module, class, and what the class calls the seconds that a request may take."""
 _ENVELOPE: Final = "envelope"
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_SERVICES: Final = (
+    "begins with leasehold, azure, mns or memory, then perhaps +http or +https, and ://"
+)
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
 _DEVELOPMENT_KEY: Final = (  # published by Microsoft for the emulator: no secret
@@ -97,10 +104,7 @@ class QueueSpec:
             ) from None
         service, _, scheme = parts.scheme.partition("+")
         if service not in _OPTIONS or scheme not in {"", "http", "https"}:
-            raise ValueError(
-                "a queue's address begins with leasehold, azure, mns or memory, "
-                "then perhaps +http or +https, and ://"
-            )
+            raise ValueError(f"{_no_address(text)}. An address {_SERVICES}")
         name = unquote(parts.path.removeprefix("/"))
         if not name or "/" in name or parts.fragment:
             raise ValueError(
@@ -118,7 +122,17 @@ class QueueSpec:
         )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.connection, str):
+            raise ValueError(  # noqa: TRY004 - as all that cannot be used
+                f"the connection string of queue {self.queue} is {self.connection!r}: give a str, "
+                f"or leave it out for {CONNECTION_VARIABLE} or the development account"
+            )
         check_options(self.service, self.options)
+
+    @property
+    def given_connection(self) -> str | UnsetType:
+        """The connection string as clients take it; UNSET if that of the environment is meant."""
+        return self.connection or UNSET if self.service == "leasehold" else self.connection
 
     def open(self) -> QueueClient:
         """Return a client of its own, to be closed by the caller. No request is made.
@@ -139,10 +153,22 @@ class QueueSpec:
         options["form"] = form_of(options.pop("form", _ENVELOPE))
         # Each service has an SDK that others need not have.
         adapter = getattr(import_module(f"leasehold.worker.adapters.{module}"), name)
-        client = adapter.from_connection_string(self.connection, self.queue, **options)
+        client = adapter.from_connection_string(self.given_connection, self.queue, **options)
         client.spec = self
         opened: QueueClient = client
         return opened
+
+
+def _no_address(text: str) -> str:
+    """Say that a text is no address, and what to write; what may hold a key is not shown."""
+    if _NAME.fullmatch(text):
+        return f"{text!r} is no address of a queue: write leasehold:///{text}"
+    if ";" in text and "=" in text:
+        return (
+            "a connection string is no address of a queue: write "
+            "NativeQueue.from_connection_string(connection, queue), or an address"
+        )
+    return "this is no address of a queue: write one such as leasehold:///orders"
 
 
 def check_options(service: str, options: Mapping[str, str]) -> None:
