@@ -60,7 +60,7 @@ def test_the_life_of_a_message(shell: Shell) -> None:
     names = (put["id"], received["receipt"])
     renewed = shell.json("message", "renew", "life", *names, "--for", "5m", "--progress", "0.4")
     refused = shell("message", "complete", "life", *names, code=1)
-    assert "Refused: lease-lost (409)" in refused.stderr
+    assert "Code: lease-lost (409)" in refused.stderr
     names = (put["id"], renewed["receipt"])
     shell("message", "release", "life", *names, "--outcome", "failed", "--error", "no such file")
     shown = shell("message", "show", "life", put["id"]).stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,7 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.remote import WATCH, YES, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.cli.values import FRACTIONAL, LENGTH, QUEUE, Bounds, Pair
+from leasehold.cli.values import BACKOFF, FRACTIONAL, LENGTH, PATHS, QUEUE, Bounds, Pair
 from leasehold.client.models import (
     Activity,
     Backoff,
@@ -39,6 +40,8 @@ from leasehold.client.models import (
     QueueInfo,
     Settings,
 )
+from leasehold.domain.errors import InvalidQueueName
+from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.queue_settings import DEFAULT_MAX_MESSAGE_TIMEOUT_S
 from leasehold.domain.wording import form_of
@@ -53,51 +56,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _BODY_BYTES: Final = 65_536
 """What a queue takes for which nothing else is set."""
 _BUDGET: Final = click.IntRange(min=1)
-_POLICY: Final = "failure_policy"
-_BACKOFF: Final = ("failure_policy", "backoff")
-
-PATHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "visibility-timeout": ("visibility_timeout_s",),
-    "lapsed-receipts": ("lapsed_receipts",),
-    "max-deliveries": (_POLICY, "max_deliveries"),
-    "max-failures": (_POLICY, "max_failures"),
-    "max-interruptions": (_POLICY, "max_interruptions"),
-    "max-lapses": (_POLICY, "max_lapses"),
-    "backoff": _BACKOFF,
-    "backoff-initial": (*_BACKOFF, "initial_s"),
-    "backoff-factor": (*_BACKOFF, "factor"),
-    "backoff-cap": (*_BACKOFF, "cap_s"),
-    "backoff-jitter": (*_BACKOFF, "jitter"),
-    "poison-queue": (_POLICY, "poison_queue"),
-    "poison-time-to-live": (_POLICY, "poison_time_to_live_s"),
-    "failure-policy": (_POLICY,),
-    "dedup-window": ("dedup_window_s",),
-    "priority-ageing": ("priority_ageing_s",),
-    "rate": ("max_receives_per_s",),
-    "group-order": ("groups", "order"),
-    "group-fair": ("groups", "fair"),
-    "group-limit-noisy": ("groups", "limit_noisy"),
-    "group-weight": ("groups", "weights"),
-    "group-in-flight": ("groups", "max_in_flight"),
-    "group-in-flight-of": ("groups", "max_in_flight_of"),
-    "group-rate": ("groups", "rate_per_s"),
-    "group-rate-of": ("groups", "rate_per_s_of"),
-    "group-burst": ("groups", "burst"),
-    "group-burst-of": ("groups", "burst_of"),
-    "group-poison": ("groups", "on_poison"),
-    "groups": ("groups",),
-    "type-timeout": ("timeouts_by_type",),
-    "max-message-timeout": ("max_message_timeout_s",),
-    "adaptive": ("adaptive",),
-    "advised": ("advised",),
-    "advised-by-type": ("advised_by_type",),
-    "paused": ("paused_until_ms",),
-    "pause-reason": ("pause_reason",),
-    "max-body-bytes": ("max_body_bytes",),
-    "event-log": ("event_log",),
-}
-"""By the name that ``--reset`` takes: where the setting stands."""
-
 _OPTIONS: Final = (
     click.option(
         "--visibility-timeout",
@@ -399,7 +357,7 @@ def _put(patch: dict[str, Any], path: tuple[str, ...], value: object) -> None:
             inner = {
                 each[depth]: None for each in PATHS.values() if each[:depth] == path[:depth] < each
             }
-            inner |= {"kind": None} if path[:depth] == _BACKOFF else {}
+            inner |= {"kind": None} if path[:depth] == BACKOFF else {}
         patch[name] = inner = {} if inner is None else inner
         patch = inner
     known = patch.get(path[-1])
@@ -592,6 +550,24 @@ def create(
     settings = patch_of(given)
     made = session.queue(queue).create(metadata=dict(metadata) or None, settings=settings or None)
     session.screen.result(made, f"Queue {made.name} is ready.")
+    try:
+        check_azure_queue_name(queue)
+    except InvalidQueueName:
+        session.screen.hint(_azure_hint(queue))
+
+
+def _azure_hint(name: str) -> str:
+    """Return what to say of a queue whose name not every protocol takes."""
+    text = (
+        f"Clients of Azure cannot use the name {name!r}: they take 3 to 63 of a-z, 0-9 and single "
+        "dashes between them."
+    )
+    plain = re.sub("-+", "-", name.lower()).strip("-")
+    try:
+        check_azure_queue_name(plain)
+    except InvalidQueueName:
+        return text
+    return f"{text} Type: leasehold queue create {plain}"
 
 
 @remote("delete", YES, add_to=queue)

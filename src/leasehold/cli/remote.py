@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
@@ -20,8 +21,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from leasehold.cli.mistakes import refuse_swapped
 from leasehold.cli.output import Screen, clean
+from leasehold.cli.values import PATHS
 from leasehold.client import Client, QueueHandle
+from leasehold.client._connection import DEFAULT_URL, DEVELOPMENT_ACCOUNT
 from leasehold.client.errors import (
     ConnectionFailed,
     LeaseholdClientError,
@@ -167,27 +171,63 @@ def open_session(given: dict[str, Any], around: Surroundings | None) -> Session:
     try:
         client = _client(given, around.transport)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"The server cannot be addressed: {error}.") from None
+        raise click.UsageError(f"The options for the connection cannot be used: {error}.") from None
     return Session(client, screen, around, given["ca_file"])
 
 
 def _client(given: dict[str, Any], transport: httpx.BaseTransport | None) -> Client:
-    url, account, key_file = given["url"], given["account"], given["key_file"]
+    connection, key_file = given["connection_string"], given["key_file"]
     common: dict[str, Any] = {"send_key": given["send_key"], "transport": transport}
     if given["ca_file"] is not None:
         common["ssl_context"] = ssl.create_default_context(cafile=given["ca_file"])
-    if url is None and account is None and key_file is None:
-        return Client.from_connection_string(given["connection_string"], **common)
-    if given["connection_string"] is not None:
-        raise click.UsageError(
-            "--connection-string says all that --url, --account and --key-file say: give one or "
-            "the other."
-        )
-    given_names = {"url": url, "account": account}
-    common |= {name: value for name, value in given_names.items() if value is not None}
+    if given["url"] is given["account"] is key_file is None:
+        if connection is None:
+            return _from("AZURE_STORAGE_CONNECTION_STRING", **common)
+        return _from("--connection-string", connection, **common)
+    check_options(given)
     if key_file is not None:
         common["key"] = Path(key_file).read_text("utf-8").strip()
-    return Client(**common)
+    account = given["account"] or DEVELOPMENT_ACCOUNT
+    try:
+        return Client(given["url"] or DEFAULT_URL, account, **common)
+    except ValueError as error:
+        if key_file is not None and "key" in str(error):
+            text = f"--key-file: {error}. Put the account's key in the file, as base64."
+            raise click.UsageError(text) from None
+        raise click.UsageError(f"--url: {error}.") from None
+
+
+def _from(what: str, *connection: str, **common: Any) -> Client:
+    try:
+        return Client.from_connection_string(*connection, **common)
+    except ValueError as error:
+        raise click.UsageError(f"{what}: {error}.") from None
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options for a connection of which one excludes or needs another.
+
+    Raises:
+        click.UsageError: They do, or the address is none. The text shows no secret.
+    """
+    url, account, key_file = given["url"], given["account"], given["key_file"]
+    own = {"--url": url, "--account": account, "--key-file": key_file}
+    named = [name for name, value in own.items() if value is not None]
+    if given["connection_string"] is not None:
+        raise click.UsageError(
+            f"--connection-string and {' and '.join(named)} exclude each other. Type one of them."
+        )
+    if url is not None and "://" not in url:
+        if "=" in url or "@" in url:
+            raise click.UsageError("--url is no address. Type: --connection-string TEXT")
+        raise click.UsageError(
+            f"--url is {url!r}; it must begin with http:// or https://. Type: --url http://{url}"
+        )
+    if key_file is None and account not in {None, DEVELOPMENT_ACCOUNT}:
+        raise click.UsageError(
+            f"Account {account!r} needs a key. Type: --key-file FILE, with the account's key in "
+            "base64 in the file"
+        )
 
 
 # --- remote ------------------------------------------------------------------------------------
@@ -300,6 +340,7 @@ class RemoteCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Open a session, run the function, and turn its errors into exit codes."""
         given = {str(each.name): ctx.params.pop(str(each.name)) for each in _SHARED}
+        refuse_swapped(ctx)
         session = open_session(given, ctx.find_object(Surroundings))
         with session.client:
             ctx.params["session"] = session
@@ -309,7 +350,7 @@ class RemoteCommand(click.Command):
                 raise click.exceptions.Exit(report(error, session.screen)) from None
             except ValueError as error:
                 # The client refuses what cannot be part of an address.
-                raise click.UsageError(f"{error}.") from None
+                raise click.UsageError(f"{error}.", ctx) from None
             except OSError as error:
                 if error.filename is None:  # no file that the caller has named
                     raise
@@ -404,46 +445,57 @@ Exit codes:
 _SERVER_ERROR: Final = 500
 WRONG_KEY: Final = "The signature is not that of this string to sign"
 """How the server begins to say it, for those who write clients."""
-_REMEDIES: Final = {
-    "unauthenticated": "Check the account and its key: --account and --key-file, or the "
-    "connection string in AZURE_STORAGE_CONNECTION_STRING.",
-    "queue-not-found": "See the names with leasehold queue list, or create it with leasehold "
-    "queue create.",
-    "queue-exists": "Leave --metadata out to take it as it is, or change it with leasehold queue "
-    "set.",
-    "settings-differ": "Leave the settings out to take it as it is, or change them with leasehold "
-    "queue set.",
-    "message-not-found": "List what there is: leasehold message list.",
-    "message-leased": "Wait until then, or add --force to end the lease as well.",
-    "job-not-found": "List what there is: leasehold job list.",
-    "session-not-found": "List what there is: leasehold session list.",
-    "stream-not-found": "List what there is: leasehold stream list.",
-    "claim-not-found": "List what there is: leasehold stream show.",
-    "claim-lapsed": "Its consumer can open it again with the same number; leasehold stream show "
-    "tells how many members it has lost.",
-    "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
-    "give-back.",
-    "claim-out-of-turn": "List the claims: leasehold stream show.",
-    "claim-settled": "List the claims: leasehold stream show.",
-    "body-unreadable": "Put the body back from a backup; or give the message a new one with "
-    "leasehold message amend, or remove it with leasehold message remove.",
-    "body-too-large": "Split it, or let the queue take larger ones: leasehold queue set "
-    "--max-body-bytes.",
-    "staged-not-found": "List what there is: leasehold transaction list.",
-    "stale-token": "A consumer has attached meanwhile: see the stream, then try again.",
+_SETTING: Final = "$.settings."
+_DETAILS: Final = {
+    "message-not-found": "Queue `{queue}` holds no message `{message_id}`: there never was one, or "
+    "it was completed, removed or moved, or it expired.",
+    "job-not-found": "There is no job `{job_id}`, or the server has forgotten it.",
+    "session-not-found": "There is no session `{session_id}`, or it ended more than an hour ago.",
+    "stream-not-found": "Queue `{queue}` has no stream `{stream}`.",
 }
-"""By code: what to do, where the server speaks of requests and a person here of commands."""
+"""By code: what is wrong, where the command line names what the server only calls this one."""
+_REMEDIES: Final = {
+    "unauthenticated": "Check --account and --key-file, or the connection string in "
+    "AZURE_STORAGE_CONNECTION_STRING.",
+    "queue-not-found": "Create it: leasehold queue create {value}",
+    "queue-exists": "Leave out --metadata, or change it: leasehold queue set {queue}",
+    "settings-differ": "Leave out the settings, or change them: leasehold queue set {queue}",
+    "no-groups": "Turn groups on: leasehold queue set {queue} --group-fair",
+    "message-not-found": "List its messages: leasehold message list {queue}",
+    "message-leased": "Wait until the lease ends, or add --force to end it.",
+    "job-not-found": "List the jobs: leasehold job list",
+    "session-not-found": "List the sessions: leasehold session list",
+    "stream-not-found": "List its streams: leasehold stream list {queue}",
+    "claim-not-found": "List the claims: leasehold stream show {queue} {stream}",
+    "claim-lapsed": "Its consumer can open it again with the same number. See how many members it "
+    "lost: leasehold stream show {queue} {stream}",
+    "claim-broken": "Its consumer can open it with what remains. Give it up: leasehold stream "
+    "give-back {queue} {stream} {number}",
+    "claim-out-of-turn": "List the claims: leasehold stream show {queue} {stream}",
+    "claim-settled": "List the claims: leasehold stream show {queue} {stream}",
+    "body-unreadable": "Restore the body from a backup, give the message a new one (leasehold "
+    "message amend), or remove the message (leasehold message remove).",
+    "body-too-large": "Split it, or raise the limit: leasehold queue set {queue} --max-body-bytes "
+    "N",
+    "staged-not-found": "List the transactions: leasehold transaction list",
+    "stale-token": "Another consumer has attached. See leasehold stream show {queue} {stream}, "
+    "then try again.",
+}
+"""By code: what to do, in commands where the server speaks of requests."""
 
 
 def report(error: LeaseholdClientError, screen: Screen) -> ExitCode:
     """Print why a call did not succeed, to standard error, and return the exit code."""
+    unreachable = isinstance(error, ConnectionFailed | UnexpectedAnswer)
     if screen.as_json:
         screen.error_line({"error": error_members(error)})
     elif isinstance(error, ServerProblem):
         print_problem(error, screen)
     else:
-        screen.error(Text.assemble(("Error: ", "bold red"), clean(str(error))))
-    unreachable = isinstance(error, ConnectionFailed | UnexpectedAnswer)
+        text = clean(str(error))
+        if unreachable and "Use http" not in text:
+            text += " Type: --url http://HOST:PORT, for a server elsewhere"
+        screen.error(Text.assemble(("Error: ", "bold red"), text))
     return ExitCode.NO_CONNECTION if unreachable else ExitCode.REFUSED
 
 
@@ -468,26 +520,73 @@ def error_members(error: LeaseholdClientError) -> dict[str, Any]:
 
 
 def print_problem(error: ServerProblem, screen: Screen) -> None:
-    """Print a refusal: its code, what is wrong, what to do about it."""
+    """Print a refusal: what is wrong and what to do about it, and below that its code."""
     problem = error.problem
-    head = Text.assemble(("Refused: ", "bold red"), (problem.code, "bold"))
-    if problem.status:
-        head.append(f" ({problem.status})")
+    names = _Names(_given())
+    names["value"] = problem.value or names["queue"]
+    option = None if problem.field is None else _option_of(problem.field)
     detail = problem.detail or problem.title
     if detail.startswith(WRONG_KEY):
         detail = "The key is not that of the account."
-    lines = [head, Text(clean(detail))]
-    if problem.field is not None and problem.field not in detail:
-        lines.append(Text(f"At {clean(problem.field)}."))
-    remedy = _REMEDIES.get(problem.code, problem.remedy)
-    if remedy:
-        lines.append(Text.assemble(("What to do: ", "bold"), clean(remedy)))
+    own = _DETAILS.get(problem.code)
+    if own is not None and names.has_all(own):
+        detail = own.format_map(names)
+    if option is not None:
+        detail = detail.replace(f"`{problem.field}`", option)
+    remedy = _remedy(error, option, names)
+    head = Text.assemble(("Refused: ", "bold red"), clean(f"{detail} {remedy}".strip()))
+    lines = [head, Text(f"Code: {problem.code}{f' ({problem.status})' if problem.status else ''}")]
+    if problem.field is not None and option is None and problem.field not in detail:
+        lines.append(Text(f"At: {clean(problem.field)}"))
     if problem.repeated:
         lines.append(Text("An earlier try had no clear answer and may have succeeded."))
     if problem.request_id and problem.status >= _SERVER_ERROR:
         lines.append(Text(f"The server's log has it as request {clean(problem.request_id)}."))
     for line in lines:
         screen.error(line)
+
+
+class _Names(dict[str, Any]):
+    """What a template names; a name that nobody gave stands in capital letters, as in usages."""
+
+    def __missing__(self, name: str) -> str:
+        return name.upper()
+
+    def has_all(self, template: str) -> bool:
+        """Tell whether everything that a template names was given."""
+        return all(name in self for _, name, _, _ in Formatter().parse(template) if name)
+
+
+def _given() -> dict[str, Any]:
+    """Return the arguments of the command that runs."""
+    ctx = click.get_current_context(silent=True)
+    given = {} if ctx is None else ctx.params
+    return {name: value for name, value in given.items() if isinstance(value, str | int)}
+
+
+def _option_of(field: str) -> str | None:
+    """Return the option of the command that runs which a field of its request comes from."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return None
+    member = field.rpartition(".")[2]
+    if field.startswith(_SETTING):
+        path = tuple(field.removeprefix(_SETTING).split("."))
+        member = next((name for name, setting in PATHS.items() if setting == path), member)
+    for parameter in ctx.command.params:
+        if isinstance(parameter, click.Option) and (
+            member == parameter.name or f"--{member}" in parameter.opts
+        ):
+            return max(parameter.opts, key=len)
+    return None
+
+
+def _remedy(error: ServerProblem, option: str | None, names: _Names) -> str:
+    if error.code == "out-of-range" and option and isinstance(error.value, int | float):
+        bound = error.maximum if error.value > (error.maximum or 0) else error.minimum
+        return f"Type: {option} {bound:.15g}" if isinstance(bound, int | float) else ""
+    own = _REMEDIES.get(error.code)
+    return (error.remedy or "") if own is None else own.format_map(names)
 
 
 # --- checks ------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ import importlib
 import json
 import platform
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from click.shell_completion import get_completion_class
 
 from leasehold import __version__, form
+from leasehold.cli.mistakes import PROGRAM, explained
 from leasehold.cli.server import health, serve, show_settings
 
 # --- lazy --------------------------------------------------------------------------------------
@@ -21,6 +22,8 @@ from leasehold.cli.server import health, serve, show_settings
 
 _WHOLE: Final = 200
 """Characters of a summary that are shown: more than any has."""
+_WORDS: Final = f"{__name__}.words"
+"""Under which a context keeps the words of the command line."""
 
 
 class Late(NamedTuple):
@@ -99,6 +102,27 @@ class LazyGroup(OrderedGroup):
         if late is None:
             return "Server", super().describe(name)[1]
         return late.section, late.summary
+
+
+class Program(LazyGroup):
+    """All commands. It answers each mistake on the command line with what to type instead."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        """See :class:`click.Command`."""
+        words = list(arguments[1] if len(arguments) > 1 else settings["args"])
+        try:
+            ctx = super().make_context(*arguments, **settings)
+        except click.UsageError as error:
+            raise explained(error, words, self) from None
+        ctx.meta[_WORDS] = words
+        return ctx
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See :class:`click.Command`."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise explained(error, ctx.meta[_WORDS], self) from None
 
 
 def _load(late: Late) -> click.Command:
@@ -250,12 +274,12 @@ LATE: Final = {
 """Commands whose libraries take a while to load."""
 
 
-PROGRAM: Final = "leasehold"
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
 @click.group(
-    cls=LazyGroup,
+    PROGRAM,
+    cls=Program,
     late=LATE,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},

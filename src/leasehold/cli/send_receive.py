@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -436,13 +437,14 @@ def send(
     if items:
         raise click.UsageError("--items says what the lines of a --file are.")
     if body is None and sys.stdin.isatty():
-        raise click.UsageError("Give a BODY, or - to read it from standard input.")
+        raise click.UsageError(f"There is no body. Type: leasehold send {shlex.quote(queue)} BODY")
     raw = given_body("-" if body is None else body, encode=encode)
     assert raw is not None
     if not raw and body in {None, "-"} and not allow_empty:
         raise click.UsageError(
-            "Standard input has nothing, so nothing is put: the command before may have failed. "
-            "For a message with an empty body add --allow-empty."
+            "There is no body: standard input is empty, so no message is sent. "
+            f"Type: leasehold send {shlex.quote(queue)} BODY, with the queue first and then the "
+            "body; or add --allow-empty to send an empty message"
         )
     handle = session.queue(queue)
     if len(raw) > _ENCODED_BYTES and not common.keys() & _NOT_BESIDE_RAW:

@@ -176,6 +176,55 @@ how_many: Final = click.option(
 """Of lists that the server gives in one page."""
 
 
+# --- settings of queues ------------------------------------------------------------------------
+
+
+_POLICY: Final = "failure_policy"
+BACKOFF: Final = ("failure_policy", "backoff")
+
+PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "visibility-timeout": ("visibility_timeout_s",),
+    "lapsed-receipts": ("lapsed_receipts",),
+    "max-deliveries": (_POLICY, "max_deliveries"),
+    "max-failures": (_POLICY, "max_failures"),
+    "max-interruptions": (_POLICY, "max_interruptions"),
+    "max-lapses": (_POLICY, "max_lapses"),
+    "backoff": BACKOFF,
+    "backoff-initial": (*BACKOFF, "initial_s"),
+    "backoff-factor": (*BACKOFF, "factor"),
+    "backoff-cap": (*BACKOFF, "cap_s"),
+    "backoff-jitter": (*BACKOFF, "jitter"),
+    "poison-queue": (_POLICY, "poison_queue"),
+    "poison-time-to-live": (_POLICY, "poison_time_to_live_s"),
+    "failure-policy": (_POLICY,),
+    "dedup-window": ("dedup_window_s",),
+    "priority-ageing": ("priority_ageing_s",),
+    "rate": ("max_receives_per_s",),
+    "group-order": ("groups", "order"),
+    "group-fair": ("groups", "fair"),
+    "group-limit-noisy": ("groups", "limit_noisy"),
+    "group-weight": ("groups", "weights"),
+    "group-in-flight": ("groups", "max_in_flight"),
+    "group-in-flight-of": ("groups", "max_in_flight_of"),
+    "group-rate": ("groups", "rate_per_s"),
+    "group-rate-of": ("groups", "rate_per_s_of"),
+    "group-burst": ("groups", "burst"),
+    "group-burst-of": ("groups", "burst_of"),
+    "group-poison": ("groups", "on_poison"),
+    "groups": ("groups",),
+    "type-timeout": ("timeouts_by_type",),
+    "max-message-timeout": ("max_message_timeout_s",),
+    "adaptive": ("adaptive",),
+    "advised": ("advised",),
+    "advised-by-type": ("advised_by_type",),
+    "paused": ("paused_until_ms",),
+    "pause-reason": ("pause_reason",),
+    "max-body-bytes": ("max_body_bytes",),
+    "event-log": ("event_log",),
+}
+"""By the name that ``--reset`` takes: where the setting stands."""
+
+
 # --- filters -----------------------------------------------------------------------------------
 #
 # Options that say which messages are meant.

@@ -21,7 +21,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from leasehold.cli.output import Cell, Column, Listing, clean, counted, length, number, per_second
-from leasehold.cli.remote import WRONG_KEY, ExitCode, open_session
+from leasehold.cli.remote import WRONG_KEY, ExitCode, check_options, open_session
 from leasehold.client import Client
 from leasehold.extras import LIBRARIES, install, library_of
 from leasehold.server.settings import DEV_ACCOUNT
@@ -270,8 +270,8 @@ class Preparation:
         except QueueMissing:
             remedy = ""
             if queue.where.startswith("leasehold"):
-                remedy = f" Create it with leasehold queue create {name}."
-            text = f"there is no queue {name} ({queue.where}).{remedy}"
+                remedy = f" Create it: leasehold queue create {name}"
+            text = f"There is no queue `{name}` ({queue.where}).{remedy}"
             raise Refused([text], ExitCode.REFUSED) from None
         except Unreachable as error:
             text = f"no answer from the queue {name} ({queue.where}): {clean(str(error))}"
@@ -449,18 +449,14 @@ class QueueOpener:
         given = self._given
         url, account, key_file = given["url"], given["account"], given["key_file"]
         if url is None and account is None and key_file is None:
-            connection = given["connection_string"] or os.environ.get(CONNECTION_VARIABLE)
-            if connection is None and self._service == "azure":
+            if given["connection_string"] is not None:
+                return str(given["connection_string"])
+            connection = os.environ.get(CONNECTION_VARIABLE)
+            if not connection and self._service == "azure":
                 raise ValueError(f"set {CONNECTION_VARIABLE}, or give --connection-string")
             return connection or _DEVELOPMENT
-        if given["connection_string"] is not None:
-            raise click.UsageError(
-                "--connection-string says all that --url, --account and --key-file say: give one"
-                " or the other."
-            )
+        check_options(given)
         account = account or DEV_ACCOUNT
-        if key_file is None and account != DEV_ACCOUNT:
-            raise click.UsageError(f"The account {account} needs --key-file.")
         key = DEV_KEY if key_file is None else Path(key_file).read_text("utf-8").strip()
         base = (url or _DEVELOPMENT_URL).rstrip("/").removesuffix(f"/{account}")
         scheme = base.partition(":")[0]
@@ -607,7 +603,8 @@ def _imported(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise NotFound(
-                f"there is no module {error.name} in {Path.cwd()}, nor among what is installed"
+                f"there is no module {error.name} in {Path.cwd()}, and none is installed. Name a "
+                "handler as MODULE:HANDLER, such as jobs:handle of jobs.py"
             ) from None
         raise NotFound(f"module {name} cannot be imported: {told(error)}") from None
     except KeyboardInterrupt:

@@ -38,6 +38,8 @@ from leasehold.wire import parts
 
 _SERVER_ERROR: Final = 500
 _NOT_PASSED_ON: Final = range(300, 500)
+_PLAIN_HTTP: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""How OpenSSL names an answer that is no TLS; the second since 3.2."""
 _EARLIER: Final = "An earlier attempt of this call had no clear response and may have succeeded."
 
 
@@ -108,6 +110,9 @@ class ConnectionFailed(LeaseholdClientError):
                 f"No response from {self.url}: {self.reason}. Whether the request took effect is "
                 "unknown."
             )
+        if self.url.startswith("https:") and any(sign in self.reason for sign in _PLAIN_HTTP):
+            plain = self.url.replace("https:", "http:", 1)
+            return f"The server at {self.url} does not speak https. Use {plain}."
         if self.is_untrusted:
             text = (
                 f"The certificate of {self.url} is not trusted: {self.reason}. If it was signed by "

@@ -99,11 +99,11 @@ def test_every_command_explains_itself(shell: Shell, name: str) -> None:
 
 
 def test_a_refusal_is_exit_code_1(shell: Shell) -> None:
-    """With its code, what is wrong and what to do, on standard error."""
+    """What is wrong and what to do, and then its code, on standard error."""
     shell.server.on("GET", "/queues/orders/counts", problem("out-of-range", 400, remedy="Do it."))
     result = shell("queue", "counts", "orders")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Refused: out-of-range (400)\nD\nWhat to do: Do it.\n"
+    assert result.stderr == "Refused: D Do it.\nCode: out-of-range (400)\n"
 
 
 def test_remedies_speak_of_commands(shell: Shell) -> None:
@@ -111,7 +111,7 @@ def test_remedies_speak_of_commands(shell: Shell) -> None:
     refusal = problem("queue-not-found", 404, remedy="PUT /v1/...")
     shell.server.on("GET", "/queues/orders/counts", refusal)
     result = shell("queue", "counts", "orders")
-    assert "leasehold queue list" in result.stderr
+    assert "Create it: leasehold queue create orders\n" in result.stderr
     assert "PUT" not in result.stderr
 
 

@@ -98,7 +98,7 @@ def test_complete_from_a_file(shell: Shell) -> None:
     result = shell("message", "complete", "orders", "--file", "-", stdin=f"{lines}\n\n")
     assert shell.server.sent == {"items": [{"id": ID, "receipt": RECEIPT}, second]}
     assert result.exit_code == 1
-    assert "other\nRefused: lease-lost (409)\n" in result.stderr
+    assert "other\nRefused: D\nCode: lease-lost (409)\n" in result.stderr
     assert "1 message completed.\n" in result.stderr
 
 

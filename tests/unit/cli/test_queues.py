@@ -199,7 +199,7 @@ def test_create_with_other_settings() -> None:
         assert other.exit_code == 1
         told = " ".join(other.output.split())
         assert "different settings: visibility_timeout_s is 30, not 120." in told
-        assert "change them with leasehold queue set" in told
+        assert "change them: leasehold queue set orders" in told
         assert "Traceback" not in told
         # What stands as it is given, and what names no settings, will do.
         assert run("--visibility-timeout", "30s").exit_code == 0
@@ -467,5 +467,5 @@ def test_a_wrong_key_is_said_in_a_line(shell: Shell) -> None:
     result = shell("queue", "list")
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
-    assert lines[1] == "The key is not that of the account."
-    assert lines[2].startswith("What to do: Check the account and its key: --account")
+    assert lines[0].startswith("Refused: The key is not that of the account. Check --account")
+    assert lines[-1] == "Code: unauthenticated (401)"

@@ -100,7 +100,7 @@ def test_some_are_refused(shell: Shell) -> None:
     result = shell("send", "orders", "--file", "-", stdin="a\n\nb\nc\n")
     assert result.exit_code == 1
     assert result.stdout == "2 messages put, 1 refused.\n"
-    assert result.stderr.startswith("Line 3:\nRefused: body-too-large (413)\n")
+    assert result.stderr.startswith("Line 3:\nRefused: D Split it, or raise the limit: ")
     shell.server.on("POST", PATH, results(PUT, refused("body-too-large"), PUT))
     lines = shell("send", "orders", "--file", "-", "--json", stdin="a\n\nb\nc\n").output
     told = [json.loads(line) for line in lines.splitlines()]

@@ -46,7 +46,10 @@ def test_it_is_found_in_the_current_directory(folder: Folder) -> None:
     [
         ("w6_jobs", "'w6_jobs' is not of the form module:name"),
         (":handle", "':handle' is not of the form"),
-        ("w6_nothing:handle", r"there is no module w6_nothing in /.*, nor among what is installed"),
+        (
+            "w6_nothing:handle",
+            r"there is no module w6_nothing in /.*, and none is installed\. Name a handler as",
+        ),
         ("w6_jobs.sub:handle", r"there is no module w6_jobs.sub in"),
         ("w6_jobs:handel", "module w6_jobs has no handel; it has handle, ahandle$"),
         (

@@ -373,7 +373,7 @@ def test_a_pipeline_needs_a_queue_that_keeps_progress(folder: Folder) -> None:
         (
             QueueMissing("gone"),
             1,
-            f"there is no queue orders ({WHERE}). Create it with leasehold queue create orders.",
+            f"There is no queue `orders` ({WHERE}). Create it: leasehold queue create orders",
         ),
         (
             Unreachable("refused"),
@@ -449,8 +449,11 @@ def test_a_port_that_is_taken(folder: Folder) -> None:
         (("--azure", "--mns", "x"), "--azure and --mns exclude each other."),
         (("--azure", "--send-key"), "--send-key does not go with --azure."),
         (("--mns", "x", "--url", "http://a"), "--url does not go with --mns."),
-        (("--url", "http://a", "--connection-string", "x=y"), "give one or the other."),
-        (("--url", "http://a", "--account", "b"), "The account b needs --key-file."),
+        (
+            ("--url", "http://a", "--connection-string", "x=y"),
+            "exclude each other. Type one of them.",
+        ),
+        (("--url", "http://a", "--account", "b"), "Account 'b' needs a key. Type: --key-file FILE"),
         (("--metrics-port", "no"), "'no' is no port, such as 9100 or 0.0.0.0:9100."),
         (("--lease", "1.5"), "'1.5' is not a whole number of seconds."),
     ],

@@ -139,10 +139,12 @@ class _Gathered:
     ) -> None:
         """Read one value; one that cannot be read becomes a problem."""
         self.origins[name] = origin
+        meta = all_settings()[name][0]
         try:
-            self.values[name] = read(all_settings()[name][0].kind, value)
+            self.values[name] = read(meta.kind, value)
         except ValueError as error:
-            self.problems.append(Problem(name, f"{error} ({origin})"))
+            within = "" if meta.bounds is None else f", {bounds_text(meta)}"
+            self.problems.append(Problem(name, f"{error}{within} ({origin})"))
             self.unread.add(name)
         else:
             self.unread.discard(name)

@@ -201,8 +201,11 @@ def test_each_problem_names_the_source_that_has_it(tmp_path: Path) -> None:
         LEASEHOLD_IDLE_TIMEOUT_S="long",
     )
     assert text.splitlines() == [
-        f"port: must be a whole number (file {tmp_path / 'leasehold.toml'})",
-        "idle_timeout_s: is 'long'; it must be a number (environment LEASEHOLD_IDLE_TIMEOUT_S)",
+        f"port: must be a whole number, 0 to 65,535 (file {tmp_path / 'leasehold.toml'})",
+        (
+            "idle_timeout_s: is 'long'; it must be a number, 75 to 86,400 "
+            "(environment LEASEHOLD_IDLE_TIMEOUT_S)"
+        ),
         "port: is 70000; it must be 0 to 65,535 (option --port)",
         "log_level: is 'loud'; it must be debug, info, warning or error (option --log-level)",
     ]
@@ -233,7 +236,7 @@ def test_unknown_name_that_is_near_nothing(tmp_path: Path) -> None:
 def test_unreadable_whole_number(tmp_path: Path, text: str) -> None:
     """Only plain digits are a whole number."""
     assert refused(tmp_path, LEASEHOLD_PORT=text) == (
-        f"port: is {text!r}; it must be a whole number (environment LEASEHOLD_PORT)"
+        f"port: is {text!r}; it must be a whole number, 0 to 65,535 (environment LEASEHOLD_PORT)"
     )
 
 
