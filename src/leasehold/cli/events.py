@@ -105,20 +105,15 @@ def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
         after = client.event_page(0, limit=1).last_seq or 0
         for each in _last_of(client, after, last):
             tape.show(each)
-    try:
-        while True:
-            page = client.event_page(after, limit=_PAGE)
-            for each in page.events:
-                tape.show(each)
-            after = page.next_after
-            if page.finished:
-                if not follow:
-                    break
-                session.sleep(_LOOK_AGAIN_S)
-    except KeyboardInterrupt:
-        if follow:  # it was to go on until then
-            return
-        raise
+    while True:
+        page = client.event_page(after, limit=_PAGE)
+        for each in page.events:
+            tape.show(each)
+        after = page.next_after
+        if page.finished:
+            if not follow:
+                break
+            session.sleep(_LOOK_AGAIN_S)
     if not tape.shown and last:
         session.screen.hint(_nothing(wanted, page.last_seq or 0))
 

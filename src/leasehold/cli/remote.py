@@ -140,15 +140,11 @@ class Session:
         if every_s is None:
             write(fetch())
             return
-        try:
-            if screen.is_terminal and not screen.as_json:
-                self._refresh(fetch, render, every_s)
-            while True:
-                write(fetch())
-                self.sleep(every_s)
-        except KeyboardInterrupt:
-            # It was to go on until then.
-            return
+        if screen.is_terminal and not screen.as_json:
+            self._refresh(fetch, render, every_s)
+        while True:
+            write(fetch())
+            self.sleep(every_s)
 
     def _refresh(
         self, fetch: Callable[[], _T], render: Callable[[_T], RenderableType], every_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import platform
+import signal
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,8 @@ from leasehold.cli.server import health, serve, show_settings
 
 _WHOLE: Final = 200
 """Characters of a summary that are shown: more than any has."""
+_INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code after Ctrl+C, as shells count it."""
 _WORDS: Final = f"{__name__}.words"
 """Under which a context keeps the words of the command line."""
 
@@ -105,7 +108,11 @@ class LazyGroup(OrderedGroup):
 
 
 class Program(LazyGroup):
-    """All commands. It answers each mistake on the command line with what to type instead."""
+    """All commands.
+
+    It answers each mistake on the command line with what to type instead, and ends a command that
+    Ctrl+C interrupts without a word.
+    """
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """See :class:`click.Command`."""
@@ -114,6 +121,8 @@ class Program(LazyGroup):
             ctx = super().make_context(*arguments, **settings)
         except click.UsageError as error:
             raise explained(error, words, self) from None
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
         ctx.meta[_WORDS] = words
         return ctx
 
@@ -123,6 +132,13 @@ class Program(LazyGroup):
             return super().invoke(ctx)
         except click.UsageError as error:
             raise explained(error, ctx.meta[_WORDS], self) from None
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+        except click.Abort as abort:
+            # At a question, click takes it for an end of the input.
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise
 
 
 def _load(late: Late) -> click.Command:

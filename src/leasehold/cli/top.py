@@ -9,7 +9,7 @@ import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -285,19 +285,14 @@ def top(session: Session, view: str, sort: str | None, once: bool, **given: Any)
     look = _Look(session, given["prefix"])
     found = look(view, None)
     if screen.is_terminal and not (once or screen.as_json or screen.out.is_dumb_terminal):
-        with suppress(KeyboardInterrupt):
-            _run(session, board, look, found)
+        _run(session, board, look, found)
         return
-    try:
-        session.sleep(min(every_s, 1.0) if once else every_s)
-        while True:
-            _print(session, board, look(view, None), once=once)
-            if once:
-                return
-            session.sleep(every_s)
-    except KeyboardInterrupt:
+    session.sleep(min(every_s, 1.0) if once else every_s)
+    while True:
+        _print(session, board, look(view, None), once=once)
         if once:
-            raise
+            return
+        session.sleep(every_s)
 
 
 def _sort_by(board: Board, text: str) -> None:
