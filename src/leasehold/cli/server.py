@@ -7,6 +7,8 @@ import gc
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +16,11 @@ import click
 
 from leasehold import __version__
 from leasehold.server.settings import (
+    DEV_ACCOUNT,
     Kind,
     Loaded,
     Meta,
+    Settings,
     SettingsError,
     all_settings,
     bounds_text,
@@ -25,6 +29,7 @@ from leasehold.server.settings import (
     settings_markdown,
     show_value,
 )
+from leasehold.server.settings.values import DEV_KEY
 
 # --- options -----------------------------------------------------------------------------------
 #
@@ -128,6 +133,7 @@ def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -
       75  the data folder is in use by another server
       78  a setting cannot be used
     """  # noqa: D301 - the escape tells click to keep the lines of the list
+    is_greeted = not as_json and sys.stdout.isatty()
     if as_json and options.get("log_format") is None:
         options["log_format"] = "json"
     try:
@@ -146,7 +152,44 @@ def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -
     finally:
         gc.enable()
 
-    sys.exit(run(loaded.settings, _announce if as_json else None))
+    settings = loaded.settings
+    if not is_greeted:
+        sys.exit(run(settings, _announce if as_json else None))
+    own = (loaded.origins["log_format"], loaded.origins["log_level"])
+    if sys.stderr.isatty() and set(own) == {"default"}:
+        # What goes on as it should is for logs that are kept.
+        settings = replace(settings, log_level="warning")
+    sys.exit(run(settings, partial(_greet, settings), is_greeted=True))
+
+
+def _greet(settings: Settings, document: dict[str, Any]) -> None:
+    """Tell a person at a terminal where the server is, or why it is not."""
+    if "reason" in document:
+        click.echo(f"Error: {document['reason']}", err=True)
+        return
+    console = document["console_url"]
+    at = f"{document['url']}{f', its console at {console}' if console else ''}"
+    # A terminal that is closed must not stop the server from serving.
+    with contextlib.suppress(OSError):
+        click.echo(f"Leasehold {__version__} listens at {at}")
+        click.echo(f"Connection string: {_connection_string(settings, document['url'])}")
+        click.echo("Press Ctrl+C to stop it.")
+
+
+def _connection_string(settings: Settings, url: str) -> str:
+    """Return how clients on this machine reach the server; a key is shown if it is public."""
+    url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    if settings.dev_account_on():
+        account, key = DEV_ACCOUNT, DEV_KEY
+        if url == f"http://127.0.0.1:{all_settings()['port'][1]}":
+            return "UseDevelopmentStorage=true"
+    else:
+        names = [each.name for each in settings.effective_accounts()]
+        account, key = names[0] if names else "ACCOUNT", "KEY"
+    return (
+        f"DefaultEndpointsProtocol={url.partition(':')[0]};AccountName={account};"
+        f"AccountKey={key};QueueEndpoint={url}/{account};"
+    )
 
 
 def _announce(document: dict[str, Any]) -> None:

@@ -81,12 +81,14 @@ Announce: TypeAlias = Callable[[dict[str, Any]], None]
 """Takes what a program that has started a server wants to know: where it is, or why it is not."""
 
 
-def serve(settings: Settings, announce: Announce | None = None) -> int:
+def serve(settings: Settings, announce: Announce | None = None, *, is_greeted: bool = False) -> int:
     """Run a server until it is told to stop; return the exit code of the process.
 
     Args:
         settings: Validated.
         announce: Called once, when the server listens or cannot start.
+        is_greeted: Whether *announce* writes for a person at a terminal, who reads there why the
+            server cannot start and that the development account is on: the log repeats neither.
 
     SIGTERM or SIGINT stops it: it takes no more connections, answers what has arrived, and closes
     the store. A second signal ends the process at once, which loses nothing that was answered.
@@ -95,10 +97,11 @@ def serve(settings: Settings, announce: Announce | None = None) -> int:
     configure_logs(log_format=settings.log_format, log_level=settings.log_level, clock=clock)
     try:
         with data_lock(settings):
-            return uvloop.run(_run(settings, clock, announce))
+            return uvloop.run(_run(settings, clock, announce, is_greeted=is_greeted))
     except StartFailed as failure:
         told = {"reason": str(failure), "exit_code": int(failure.code)}
-        _log.error("server.start_failed", **told)
+        if not is_greeted:
+            _log.error("server.start_failed", **told)
         if announce is not None:
             announce({"event": "server.start_failed", "version": __version__, **told})
         return failure.code
@@ -211,11 +214,13 @@ class Running(NamedTuple):
     """What tests may do to it; None outside test mode."""
 
 
-async def _run(settings: Settings, clock: Clock, announce: Announce | None) -> int:
+async def _run(
+    settings: Settings, clock: Clock, announce: Announce | None, *, is_greeted: bool
+) -> int:
     url = settings.store_url
     place = {"data": str(settings.data)} if url is None else {"store": repr(url)}
     _log.info("server.started", version=__version__, form=form(), **place, pid=os.getpid())
-    _warn_of_public_keys(settings)
+    _warn_of_public_keys(settings, is_greeted=is_greeted)
     if settings.test_mode:
         _log.warning(
             "server.test_mode",
@@ -477,8 +482,10 @@ def _ready_document(
     }
 
 
-def _warn_of_public_keys(settings: Settings) -> None:
+def _warn_of_public_keys(settings: Settings, *, is_greeted: bool) -> None:
     for account in settings.effective_accounts():
+        if is_greeted and settings.is_private():
+            continue
         if uses_public_key(account):
             _log.warning(
                 "server.public_key",

@@ -94,7 +94,9 @@ class DataLock:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartFailed(
-                ExitCode.SETTINGS, f"data: {self._folder} cannot be used: {error.strerror}"
+                ExitCode.SETTINGS,
+                f"data: {self._folder} cannot be used: {error.strerror}. Choose another folder: "
+                "--data FOLDER",
             ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,8 +105,8 @@ class DataLock:
             os.close(self._file)
             raise StartFailed(
                 ExitCode.DATA_IN_USE,
-                f"data: {self._folder.resolve()} is in use by another server (process {holder}); "
-                "each server needs its own folder",
+                f"data: {self._folder.resolve()} is in use by another server (process {holder}). "
+                "Choose another folder: --data FOLDER",
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -161,7 +163,7 @@ def _bound(settings: Settings, port: int, setting: str) -> list[socket.socket]:
         elif setting == "mns_port":
             reason += f" ({_what_mns_port(settings)})"
         else:
-            reason += " (port: choose another one)"
+            reason += ". Choose another port: --port N"
         raise StartFailed(ExitCode.ADDRESS, reason) from error
     bound = [listener.getsockname()[0] for listener in sockets]
     for private, is_on in (

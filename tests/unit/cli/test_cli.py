@@ -36,7 +36,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Settings that a server was started with; none really starts."""
     started: list[Settings] = []
 
-    def serve(settings: Settings, announce: object) -> int:
+    def serve(settings: Settings, announce: object, *, is_greeted: bool = False) -> int:
+        assert not is_greeted  # there is no terminal
         del announce
         started.append(settings)
         return 70
