@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -21,6 +21,7 @@ from leasehold.cli.values import QUEUE
 from leasehold.client import Client
 from leasehold.client.models import Event, QueueInfo
 from leasehold.domain.events import EventType
+from leasehold.domain.wording import near_names
 from leasehold.events import trace as story
 from leasehold.events.check import Checker, Report, Row, Rule, Violation
 from leasehold.events.check_book import Place
@@ -34,6 +35,7 @@ from leasehold.events.check_input import (
     rows_of_lines,
     settings_at_start,
 )
+from leasehold.events.names import TYPE_NAMES
 
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 1_000_000
@@ -59,6 +61,20 @@ _LOOK_AGAIN_S: Final = 1.0
 _TYPE_WIDTH: Final = 15
 _TIME_WIDTH: Final = len("2026-11-21 10:02:03.120")
 _QUEUE_WIDTH: Final = 8
+_ANY: Final = "*"
+_TYPES_BY_NAME: Final = {
+    "problems": {
+        *("released", "lapsed", "poisoned", "lease-ended", "refused", "expired", "discarded"),
+        *("session-lost", "claim-lapsed", "group-halted"),
+    },
+    "queue-changes": {
+        *("queue-created", "queue-updated", "queue-paused", "queue-resumed", "queue-cleared"),
+        *("queue-deleted", "group-halted", "group-resumed"),
+    },
+    "sessions": {"session-started", "session-lost", "session-ended"},
+}
+"""Types that are looked for together, as on the console's page of events."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _UNKNOWN: Final = frozenset({"not-found", "not-an-id"})
 """Codes of explanations of messages that are not there."""
 _MS: Final = 1000
@@ -75,12 +91,65 @@ def events() -> None:
     """Read the event log."""
 
 
+class _Types(click.ParamType[frozenset[str]]):
+    """Types of events, or a name for several of them."""
+
+    name = "type"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
+        """See :class:`click.ParamType`."""
+        types: set[str] = set()
+        for word in str(value).split(","):
+            if word not in _TYPES_BY_NAME and word not in TYPE_NAMES.values():
+                names = ", ".join([*_TYPES_BY_NAME, *TYPE_NAMES.values()])
+                near = near_names(word, [*_TYPES_BY_NAME, *TYPE_NAMES.values()])
+                hint = f"Type: {near[0]}" if near else f"It must be one of {names}"
+                self.fail(f"{word!r} is no type of event. {hint}", param, ctx)
+            types |= _TYPES_BY_NAME.get(word, {word})
+        return frozenset(types)
+
+
+_FILTERS: Final = (
+    click.option("--queue", metavar="QUEUE", help="Show only events of this queue."),
+    click.option(
+        "--type",
+        "types",
+        type=_Types(),
+        multiple=True,
+        metavar="TYPE",
+        help="Show only events of this type, such as put or lapsed, or of several: problems, "
+        "queue-changes, sessions. Can be repeated.",
+    ),
+    click.option("--message", "message_id", metavar="ID", help="Show only events of this message."),
+    click.option(
+        "--group", "group_id", metavar="GROUP", help="Show only events of this message group."
+    ),
+    click.option("--holder", metavar="NAME", help="Show only events of this holder of leases."),
+    click.option(
+        "--session", "session_id", metavar="SESSION", help="Show only events of this session."
+    ),
+    click.option(
+        "--actor",
+        metavar="NAME",
+        help="Show only what this operator did, such as console:alice; '*' means any operator.",
+    ),
+)
+
+
+def _filters(function: _Function) -> _Function:
+    for option in reversed(_FILTERS):
+        function = option(function)
+    return function
+
+
 @remote("tail", add_to=events)
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     metavar="SEQ",
-    help="Show all after the batch with this number; 0: from the oldest that is kept.",
+    help="Show all events after the batch with this number; 0 begins with the oldest.",
 )
 @click.option(
     "--last",
@@ -88,26 +157,30 @@ def events() -> None:
     metavar="N",
     default=_LAST,
     show_default=True,
-    help="Without --after: how many of the newest to show first.",
+    help="Show the newest N events first. Not with --after.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what happens from now, until Ctrl+C.")
-def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
-    """Show the newest events of all queues, one a line.
+@click.option("--follow", is_flag=True, help="Show new events as they happen, until Ctrl+C.")
+@_filters
+def tail(session: Session, after: int | None, last: int, follow: bool, **given: Any) -> None:
+    """Show the newest events of all queues, one per line.
 
-    Each has the number of its batch, from which --after goes on.
+    Each line has the number of its batch; --after continues from there. Filters show the events
+    that match all of them.
 
     Example: leasehold events tail --follow
+
+    Example: leasehold events tail --queue orders --type problems
     """
-    client, tape = session.client, _Tape(session)
-    wanted = after
+    client, tape, is_meant = session.client, _Tape(session), _filter_of(given)
+    first = after
     if after is None:
         # What happens from now on is not among the last: it comes with the pages after them.
         after = client.event_page(0, limit=1).last_seq or 0
-        for each in _last_of(client, after, last):
+        for each in _last_of(client, after, last, is_meant):
             tape.show(each)
     while True:
         page = client.event_page(after, limit=_PAGE)
-        for each in page.events:
+        for each in filter(is_meant, page.events):
             tape.show(each)
         after = page.next_after
         if page.finished:
@@ -115,7 +188,27 @@ def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
                 break
             session.sleep(_LOOK_AGAIN_S)
     if not tape.shown and last:
-        session.screen.hint(_nothing(wanted, page.last_seq or 0))
+        if any(given.values()):
+            session.screen.hint("No event matches the filter.")
+        else:
+            session.screen.hint(_nothing(first, page.last_seq or 0))
+
+
+def _filter_of(given: Mapping[str, Any]) -> Callable[[Event], bool]:
+    """Return what tells whether an event is to be shown."""
+    types = frozenset().union(*given["types"])
+    texts = {"session": given["session_id"]} | {
+        name: given[name] for name in ("queue", "message_id", "group_id", "holder", "actor")
+    }
+    texts = {name: text for name, text in texts.items() if text is not None}
+
+    def is_meant(event: Event) -> bool:
+        if types and event.type not in types:
+            return False
+        values = ((getattr(event, name), text) for name, text in texts.items())
+        return all(value is not None and text in {value, _ANY} for value, text in values)
+
+    return is_meant
 
 
 @events.command("check", cls=RemoteCommand, epilog=_CHECK_EPILOG)
@@ -232,12 +325,14 @@ def trace(session: Session, queue: str, message_id: str) -> None:
     session.present(fetch, render, lambda life: life.events)
 
 
-def _last_of(client: Client, newest: int, many: int) -> list[Event]:
-    """Return the last events up to the batch *newest*."""
+def _last_of(
+    client: Client, newest: int, many: int, is_meant: Callable[[Event], bool]
+) -> list[Event]:
+    """Return the last events up to the batch *newest*, of those that are meant."""
     span = many
     while many:
         start = max(0, newest - span)
-        found = list(_between(client, start, newest))
+        found = [each for each in _between(client, start, newest) if is_meant(each)]
         if len(found) >= many or not start:
             return found[-many:]
         # Batches of other accounts, and numbers left out, are in between.

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -32,12 +34,19 @@ from leasehold.client.errors import (
     ServerProblem,
     UnexpectedAnswer,
 )
+from leasehold.client.retries import RetryPolicy
 from leasehold.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import httpx
 
 _T = TypeVar("_T")
+
+
+_QUEUE_METAVARS: Final = frozenset({"QUEUE", "QUEUE[=WEIGHT]"})
+_COMPLETION_S: Final = 1.0
+"""For an answer of the server while a command line is typed."""
+_COMPLETIONS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +180,29 @@ def open_session(given: dict[str, Any], around: Surroundings | None) -> Session:
     return Session(client, screen, around, given["ca_file"])
 
 
-def _client(given: dict[str, Any], transport: httpx.BaseTransport | None) -> Client:
+class QueueName(click.types.StringParamType):
+    """The name of a queue. Completion in a shell asks the server for it."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that begin so; none if the server does not answer at once."""
+        del param
+        given = {str(option.name): ctx.params.get(str(option.name)) for option in _SHARED}
+        around = ctx.find_object(Surroundings)
+        transport = None if around is None else around.transport
+        once = {"timeout_s": _COMPLETION_S, "retries": RetryPolicy(attempts=1)}
+        try:
+            with _client(given, transport, **once) as client:
+                queues = islice(client.list_queues(incomplete), _COMPLETIONS)
+                return [CompletionItem(queue.name) for queue in queues]
+        except Exception:  # noqa: BLE001 - what goes wrong has no place in a line that is typed
+            return []
+
+
+def _client(given: dict[str, Any], transport: httpx.BaseTransport | None, **more: Any) -> Client:
     connection, key_file = given["connection_string"], given["key_file"]
-    common: dict[str, Any] = {"send_key": given["send_key"], "transport": transport}
+    common: dict[str, Any] = {"send_key": bool(given["send_key"]), "transport": transport, **more}
     if given["ca_file"] is not None:
         common["ssl_context"] = ssl.create_default_context(cafile=given["ca_file"])
     if given["url"] is given["account"] is key_file is None:
@@ -300,6 +329,9 @@ class RemoteCommand(click.Command):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        for parameter in self.params:
+            if parameter.metavar in _QUEUE_METAVARS:
+                parameter.type = QueueName()
         self.params += _SHARED
         self.epilog = self.epilog or EPILOG
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from leasehold.cli.events import _TYPES_BY_NAME
 from leasehold.testing.time import START_MS
 from tests.unit.cli.support import ACCOUNT, ID, Shell
 from tests.unit.client.support import answer
 
+ROOT = Path(__file__).resolve().parents[3]
+OTHER = "00000000-0002-8abc-9def-0123456789ab"
 TRACE = f"/queues/orders/messages/{ID}/trace"
 
 
@@ -109,6 +115,56 @@ def test_tail_follows_until_interrupted(shell: Shell) -> None:
 
     shell.on_sleep = sleep
     assert tailed(shell, log, "--last", "1", "--follow") == ["2.0", "9.0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("--queue", "mails"), ["4.0"]),
+        (("--type", "lapsed"), ["2.0", "4.0"]),
+        (("--type", "put,lapsed", "--queue", "orders"), ["1.0", "2.0"]),
+        (("--type", "problems"), ["2.0", "3.0", "4.0"]),
+        (("--type", "sessions", "--type", "put"), ["1.0", "3.0"]),
+        (("--message", OTHER), ["4.0"]),
+        (("--group", "acme"), ["1.0"]),
+        (("--holder", "worker-7"), ["2.0"]),
+        (("--session", "s1"), ["3.0"]),
+        (("--actor", "*"), ["5.0"]),
+        (("--actor", "console:alice"), ["5.0"]),
+        (("--actor", "console:bob"), []),
+        (("--holder", "*", "--type", "lapsed"), ["2.0"]),
+        (("--type", "lapsed", "--last", "1"), ["4.0"]),
+        (("--type", "lapsed", "--after", "2"), ["4.0"]),
+    ],
+)
+def test_tail_filters(shell: Shell, words: tuple[str, ...], shown: list[str]) -> None:
+    """The filters are those of the console; an event must match all of them."""
+    log = Log()
+    log.events = [
+        event(1, "put") | {"group_id": "acme"},
+        event(2, "lapsed") | {"holder": "worker-7"},
+        event(3, "session-lost") | {"session": "s1"},
+        event(4, "lapsed") | {"queue": "mails", "message_id": OTHER},
+        event(5, "queue-paused") | {"actor": "console:alice"},
+    ]
+    shell.server = log  # type: ignore[assignment]  # it is called like a server
+    result = shell("events", "tail", *words)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[2] for line in result.stdout.splitlines()] == shown
+    assert ("No event matches the filter." in result.stderr) == (not shown)
+
+
+def test_tail_knows_the_console_s_kinds() -> None:
+    """Types that the console looks for together are so here, too."""
+    page = ROOT / "src/leasehold/http/console/static/pages/events.js"
+    kinds = re.findall(r'\["[A-Z][a-z ]+", "([a-z,-]+)"\]', page.read_text(encoding="utf-8"))
+    assert [set(kind.split(",")) for kind in kinds] == [*_TYPES_BY_NAME.values()]
+
+
+def test_tail_knows_no_such_type(shell: Shell) -> None:
+    """The nearest one is named."""
+    result = shell("events", "tail", "--type", "laped")
+    assert result.output.startswith("Error: --type: 'laped' is no type of event. Type: lapsed")
 
 
 def test_a_line_tells_what_happened(shell: Shell) -> None:
