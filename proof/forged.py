@@ -91,7 +91,7 @@ def _sealing_keys(account: str, kind: str, secret: bytes) -> Iterator[tuple[str,
 
 
 def key_of_sessions(account: str, kind: str, credential: bytes, sealing_key: bytes) -> bytes:
-    """Return the key that seals sessions of a credential, for who knows the server's secret."""
+    """Return the key that seals sessions of a credential, given the server's secret."""
     secret = hmac.digest(sealing_key, credential, hashlib.sha256)
     return digest(secret, f"leasehold console session\0{kind}\0{account}")
 

@@ -273,8 +273,8 @@ class ConsoleSessions:
         if session.kind is SignInKind.OIDC:
             return True  # the key is of the issuer, which decides on role and name when it signs in
         if session.kind is not SignInKind.SAS:
-            is_looking = session.kind is not SignInKind.INSPECTOR or session.role is Role.VIEWER
-            return is_looking and session.who == _name_of_key(session.kind, session.key_number)
+            may_have_role = session.kind is not SignInKind.INSPECTOR or session.role is Role.VIEWER
+            return may_have_role and session.who == _name_of_key(session.kind, session.key_number)
         sas = _signature_of(session)
         return session.who == _name_of_signature(sas, session.key_number) and not (
             session.role is Role.OPERATOR and _only_looks(sas)

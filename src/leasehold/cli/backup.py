@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +15,16 @@ from typing import Any, Final
 import click
 
 from leasehold import __version__
-from leasehold.bodies.copies import CORRUPT, MISSING, BadBody
+from leasehold.bodies.copies import MISSING, BadBody
 from leasehold.cli.output import Screen, clean, counted, facts, number, size
 from leasehold.cli.remote import WARNED, ExitCode, LocalCommand
 from leasehold.cli.store import (
     NoStore,
     carry_bodies,
+    hold_of_postgres,
+    is_place_of,
     is_postgres,
+    mark_place,
     open_end,
     progress_teller,
     snapshot_of_postgres,
@@ -39,7 +42,7 @@ from leasehold.stores.migrate.backup import (
 from leasehold.stores.migrate.checking import Level, read_sqlite
 from leasehold.stores.migrate.checking import check as checks_of
 from leasehold.stores.migrate.ends import LargeBody, MoveRefused
-from leasehold.stores.migrate.holds import FileHold, HoldFailed, keep_bodies
+from leasehold.stores.migrate.holds import FileHold, Hold, HoldFailed, keep_bodies
 from leasehold.stores.migrate.migrate import Teller
 from leasehold.stores.migrate.sqlite import SqliteEnd
 from leasehold.stores.sqlite.store import FILE_NAME
@@ -47,9 +50,10 @@ from leasehold.stores.sqlite.store import FILE_NAME
 MANIFEST: Final = "backup.json"
 """Written last: a folder without it holds a backup that was not finished."""
 BODIES: Final = "bodies"
-_TRIES_WITHOUT_HOLD: Final = 5
-"""Copies of the database, where servers cannot be told to keep bodies meanwhile, until one names no
-body that is gone."""
+_TRIES: Final = 5
+"""Copies of the database, until one names no body that is gone or the same are gone as before.
+
+One is enough where servers keep the bodies; of some they cannot be told, and a mark can end."""
 _SHOWN: Final = 5
 _EPILOG: Final = """\b
 Exit codes:
@@ -91,7 +95,20 @@ def backup(store: str, folder: Path, bodies: str | None, *, as_json: bool, no_co
     metavar="PLACE",
     help="Where the server is to keep large bodies, if its settings name a place.",
 )
-def restore(folder: Path, store: str, bodies: str | None, *, as_json: bool, no_color: bool) -> None:
+@click.option(
+    "--accept-bad-bodies",
+    is_flag=True,
+    help="Restore although large bodies of the backup are missing or corrupt.",
+)
+def restore(  # noqa: PLR0913 - each is an option of its own
+    folder: Path,
+    store: str,
+    bodies: str | None,
+    *,
+    accept_bad_bodies: bool,
+    as_json: bool,
+    no_color: bool,
+) -> None:
     """Restore a store from a backup, which is checked first.
 
     STORE is a new or empty folder, or the URL of a PostgreSQL database without queues; no server
@@ -101,7 +118,8 @@ def restore(folder: Path, store: str, bodies: str | None, *, as_json: bool, no_c
     Example: leasehold restore /backups/2026-11-25 ./data
     """
     screen = Screen(as_json=as_json, no_color=no_color)
-    sys.exit(telling(screen, partial(_restore, folder, store, bodies, screen)))
+    work = partial(_restore, folder, store, bodies, screen, accepts=accept_bad_bodies)
+    sys.exit(telling(screen, work))
 
 
 # --- backup ------------------------------------------------------------------------------------
@@ -119,20 +137,19 @@ def _backup(store: str, folder: Path, bodies: str | None, screen: Screen) -> int
     database = folder / FILE_NAME
     with screen.progress() as progress, ExitStack() as opened:
         tell = progress_teller(progress)
-        tries = 1
-        try:
-            opened.enter_context(_bodies_kept(store, clock))
-        except HoldFailed:
-            tries = _TRIES_WITHOUT_HOLD
-        for _ in range(tries):
+        with suppress(HoldFailed):
+            opened.enter_context(keep_bodies(_hold_of(store, clock)))
+        missing: set[str] | None = None
+        for _ in range(_TRIES):
             database.unlink(missing_ok=True)
             _copy_to(database, store, tell)
             named = large_bodies(database)
             bad = _copy_bodies(named, place, folder / BODIES, tell)
-            if all(body.problem != MISSING for body in bad):
+            before, missing = missing, {body.key for body in bad if body.problem == MISSING}
+            if not missing or missing == before:
                 break
         messages = _checked(database)
-    if bad and all(body.problem == MISSING for body in bad) and len(bad) == len(named):
+    if missing and len(missing) == len(named) and not is_place_of(database, place):
         raise MoveRefused(
             f"{counted(len(bad), 'large body', 'large bodies')} that the store names cannot be "
             f"found in {place or 'any place that was named: see --bodies'}"
@@ -155,29 +172,18 @@ def _backup(store: str, folder: Path, bodies: str | None, screen: Screen) -> int
     return WARNED if bad else ExitCode.DONE
 
 
-@contextmanager
-def _bodies_kept(store: str, clock: SystemClock) -> Iterator[None]:
-    """Have the servers of a store keep all large bodies meanwhile.
-
-    Raises:
-        HoldFailed: They cannot be told.
-    """
-    if not is_postgres(store):
-        with keep_bodies(FileHold(Path(store), clock.now_ms)):
-            yield
-        return
-    # A connection of its own: that of the copy sees one instant.
-    with open_end(store, new=False) as end, keep_bodies(end.hold()):  # type: ignore[attr-defined]
-        yield
+def _hold_of(store: str, clock: SystemClock) -> Hold:
+    """Return a mark that has the servers of a store keep all large bodies."""
+    return hold_of_postgres(store) if is_postgres(store) else FileHold(Path(store), clock.now_ms)
 
 
 def _named_bad(named: Sequence[LargeBody], bad: Sequence[BadBody]) -> list[dict[str, str | None]]:
     """Return bodies that are not as their messages say, with the ids of these."""
     by_key = {body.key: body for body in bad}
     return [
-        {"message_id": each.message_id, **by_key[each.ref.key]._asdict()}
-        for each in named
-        if each.ref.key in by_key
+        {"message_id": body.message_id, **by_key[body.ref.key]._asdict()}
+        for body in named
+        if body.ref.key in by_key
     ]
 
 
@@ -224,7 +230,7 @@ def _checked(database: Path) -> int:
 # --- restore -----------------------------------------------------------------------------------
 
 
-def _restore(folder: Path, store: str, bodies: str | None, screen: Screen) -> int:
+def _restore(folder: Path, store: str, bodies: str | None, screen: Screen, *, accepts: bool) -> int:
     manifest = _read(folder)
     database = folder / FILE_NAME
     if not database.is_file() or digest_of(database) != manifest["database_sha256"]:
@@ -239,44 +245,54 @@ def _restore(folder: Path, store: str, bodies: str | None, screen: Screen) -> in
         )
     with screen.progress() as progress:
         tell = progress_teller(progress)
-        bad = _checked_bodies(folder, named, manifest, tell)
+        bad = _checked_bodies(folder, named, tell)
+        if not accepts:
+            _refuse_new(bad, manifest["bad_bodies"])
+        missing = {body.key for body in bad if body.problem == MISSING}
         with _target(store) as make:
-            present = [body for body in named if body.ref.key not in bad[MISSING]]
-            _copy_bodies(present, str(folder / BODIES), place or "", tell)
+            present = [body for body in named if body.ref.key not in missing]
+            copied = _copy_bodies(present, str(folder / BODIES), place or "", tell)
+            if set(copied) - set(bad):
+                raise MoveRefused(f"{folder} was changed meanwhile; {place} is not whole")
             make(database, tell)
+        if place is not None:
+            mark_place(place)
+    manifest["bad_bodies"] = _named_bad(named, bad)
     _tell(screen, f"{_shown(store)} is restored: start the server.", manifest)
-    return WARNED if any(bad.values()) else ExitCode.DONE
+    return WARNED if bad else ExitCode.DONE
 
 
-def _checked_bodies(
-    folder: Path, named: Sequence[LargeBody], manifest: Mapping[str, Any], tell: Teller
-) -> dict[str, set[str]]:
-    """Check the bodies of a backup; return the keys of those that were bad already, by problem.
+def _checked_bodies(folder: Path, named: Sequence[LargeBody], tell: Teller) -> list[BadBody]:
+    """Return the bodies of a backup that are not as their messages say."""
+    place = folder / BODIES
+    if not place.is_dir():
+        return [BadBody(body.ref.key, MISSING, None) for body in named]
+    return carry_bodies([body.ref for body in named], str(place), None, tell)
+
+
+def _refuse_new(bad: Sequence[BadBody], known: Sequence[Mapping[str, Any]] | None) -> None:
+    """Refuse a backup that has not the bodies that it was made with.
+
+    Args:
+        bad: Bodies that are not as their messages say.
+        known: Those that were so when it was made; None if that was not looked at, as in 0.1.0.
 
     Raises:
-        MoveRefused: The backup has not the bodies that it was made with.
+        MoveRefused: It is one.
     """
-    place = folder / BODIES
-    bad = (
-        carry_bodies([body.ref for body in named], str(place), None, tell)
-        if place.is_dir()
-        else [BadBody(body.ref.key, MISSING, None) for body in named]
+    if known is None:
+        return
+    before = {BadBody(body["key"], body["problem"], body["sha256"]) for body in known}
+    new = [body for body in bad if body not in before]
+    if not new:
+        return
+    shown = ", ".join(f"{body.key} is {body.problem}" for body in new[:_SHOWN])
+    more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
+    raise MoveRefused(
+        f"{counted(len(new), 'large body', 'large bodies')} of the backup "
+        f"{'is' if len(new) == 1 else 'are'} not as backed up: {shown}{more}. To restore the rest, "
+        "add --accept-bad-bodies"
     )
-    known = {
-        BadBody(each["key"], each["problem"], each["sha256"]) for each in manifest["bad_bodies"]
-    }
-    new = [body for body in bad if body not in known]
-    if new:
-        shown = ", ".join(f"{body.key} is {body.problem}" for body in new[:_SHOWN])
-        more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
-        raise MoveRefused(
-            f"{counted(len(new), 'large body', 'large bodies')} of the backup "
-            f"{'is' if len(new) == 1 else 'are'} not as backed up: {shown}{more}"
-        )
-    return {
-        problem: {body.key for body in bad if body.problem == problem}
-        for problem in (MISSING, CORRUPT)
-    }
 
 
 def _read(folder: Path) -> dict[str, Any]:

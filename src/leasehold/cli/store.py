@@ -30,6 +30,7 @@ from leasehold.server.settings.values import StoreUrl
 from leasehold.stores.migrate.checking import Checked, Reader, read_sqlite
 from leasehold.stores.migrate.checking import check as checks_of
 from leasehold.stores.migrate.ends import End, LargeBody, MoveRefused
+from leasehold.stores.migrate.holds import Hold
 from leasehold.stores.migrate.marks import begin_epoch
 from leasehold.stores.migrate.migrate import Moved, Teller, Wanted, message_rows, move
 from leasehold.stores.migrate.migrate import undo as undo_move
@@ -324,6 +325,40 @@ def carry_bodies(
         return asyncio.run(carry())
     except ValueError as error:
         raise NoStore(f"bodies in {place}: {error}") from error
+
+
+def is_place_of(database: Path, place: str | None) -> bool:
+    """Tell whether a place has the mark that a copied database knows its place of bodies by."""
+    with read_sqlite(database) as reader:
+        marks = reader.rows("SELECT value FROM meta WHERE name = 'body_mark'")
+    return bool(marks) and place is not None and asyncio.run(_mark_of(place)) == marks[0][0]
+
+
+async def _mark_of(place: str) -> str | None:
+    bodies = open_bodies(place)
+    try:
+        return await bodies.read_mark()
+    finally:
+        await bodies.close()
+
+
+def mark_place(place: str) -> None:
+    """Have a place of bodies accepted by the server that finds it first, whatever is in it."""
+
+    async def mark() -> None:
+        bodies = open_bodies(place)
+        try:
+            await bodies.write_mark("")
+        finally:
+            await bodies.close()
+
+    asyncio.run(mark())
+
+
+def hold_of_postgres(url: str) -> Hold:
+    """Return a mark in a database that has its servers keep all large bodies."""
+    hold: Hold = _module("leasehold.stores.migrate.postgres").PostgresHold(url)
+    return hold
 
 
 def _plain(

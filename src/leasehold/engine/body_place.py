@@ -22,8 +22,14 @@ from leasehold.domain.errors import LeaseholdError, Unavailable
 _MARK_BYTES: Final = 16
 _EXAMPLES: Final = 16
 """Bodies of which one must be there, in a place whose mark is missing or unknown."""
+_OF_THIS_PROCESS: Final = "memory:"
+"""How the address of a place begins that no other process has, nor this one after a restart."""
 
 _log = structlog.get_logger(__name__)
+
+
+class NotLookedAt(Exception):
+    """Whether the place is the one that the database knows is not known yet."""
 
 
 class OtherPlace(Exception):
@@ -37,7 +43,7 @@ class OtherPlace(Exception):
 
 
 class MarkedBodies:
-    """See BodyStore. It looks at no marks before :meth:`recognize` was called.
+    """Bodies in a place that is looked at for its mark; see :class:`BodyStore` for the verbs.
 
     Args:
         store: The place.
@@ -47,14 +53,23 @@ class MarkedBodies:
         self.is_watched = isinstance(store, DirectoryBodies)
         """Whether the mark is looked at before each write: a folder goes away without an error, and
         a look at a file costs little."""
+        self.is_recognized = store.place.startswith(_OF_THIS_PROCESS)
+        """Whether nothing is left to find out about the place; see :meth:`recognize`."""
         self._store = store
         self._mark: str | None = None
         self._problem: BaseException | None = None
         """Why nothing is read or written now."""
+        self._is_right = False
+        """Whether the place was found to be the right one."""
+
+    def begin(self) -> None:
+        """Read and write nothing until the place was recognized."""
+        if not self.is_recognized:
+            self._problem = NotLookedAt("the place was not looked at yet")
 
     @property
     def place(self) -> str:
-        """See BodyStore."""
+        """Where the bodies are, for people."""
         return self._store.place
 
     @property
@@ -62,12 +77,18 @@ class MarkedBodies:
         """False while the place is another one."""
         return not isinstance(self._problem, OtherPlace)
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether bodies are read and written."""
+        return self._problem is None
+
     async def recognize(self, perform: Perform) -> None:
         """Compare the marks of place and database; give both one if they have none.
 
         A place whose mark is missing or unknown is right if it has a body that the database names:
-        it is of an older version, or was copied or restored. So is any if no body is named, and
-        one with an empty mark, by which an operator says that the bodies are lost.
+        it is of an older version, or was copied or restored. So is one without a mark if no body
+        is named, and one with an empty mark, by which an operator says that the bodies are lost.
+        A place without a mark gets a new one: what had the old one before is then another place.
 
         Args:
             perform: Carries out commands on the database.
@@ -76,19 +97,23 @@ class MarkedBodies:
             Unavailable: It is another one (:class:`OtherPlace` is the cause), or the place or the
                 database cannot be reached. Nothing is read or written until this has succeeded.
         """
+        self.is_recognized = False
         try:
             known = await perform(ReadBodyPlace(_EXAMPLES))
             mark = await self._store.read_mark()
-            if mark is None or mark != known.mark:
-                if mark != "" and not await self._has_one(known):
-                    self._refuse(OtherPlace(self.place))
-                mark = mark or known.mark or secrets.token_hex(_MARK_BYTES)
+            if not mark or mark != known.mark:
+                await self._check(mark, known)
+                # Right from here on, also if there is no room for a mark: bodies can be read.
+                self._accept()
+                mark = mark or secrets.token_hex(_MARK_BYTES)
                 await self._store.write_mark(mark)
                 await perform(MarkBodyPlace(mark))
         except LeaseholdError as error:
-            self._problem = self._problem or error.__cause__ or error
+            if self._mark is None and not self._is_right:
+                self._problem = self._problem or error.__cause__ or error
             raise
         self._mark = mark
+        self.is_recognized = True
         self._accept()
 
     async def look(self) -> None:
@@ -104,29 +129,34 @@ class MarkedBodies:
         elif await self._store.read_mark() == mark:
             self._accept()
         else:
-            self._refuse(OtherPlace(self.place))
+            self._refuse()
 
-    async def _has_one(self, known: BodyPlace) -> bool:
+    async def _check(self, mark: str | None, known: BodyPlace) -> None:
+        """Check a place whose mark is not that of the database."""
+        if mark == "":
+            return
         for key in known.keys:
             try:
                 await self._store.get(key)
             except BodyMissing:
                 continue
-            return True
-        return not known.keys
+            return
+        if known.keys or (mark is not None and known.mark is not None):
+            self._refuse()
 
-    def _refuse(self, problem: OtherPlace) -> NoReturn:
+    def _refuse(self) -> NoReturn:
+        problem = OtherPlace(self.place)
         if self.is_known:
             _log.error("body.place_unknown", place=self.place, reason=str(problem))
-        self._problem = problem
+        self._problem, self._is_right = problem, False
         raise Unavailable from problem
 
     def _accept(self) -> None:
         if not self.is_known:
             _log.info("body.place_known", place=self.place)
-        self._problem = None
+        self._problem, self._is_right = None, True
 
-    # --- the interface -----------------------------------------------------------------------
+    # --- bodies ------------------------------------------------------------------------------
 
     async def put(self, key: str, data: bytes) -> None:
         """See BodyStore."""
@@ -149,14 +179,6 @@ class MarkedBodies:
         if self.is_watched or self._problem is not None:
             await self.look()
         await self._store.delete(key)
-
-    async def read_mark(self) -> str | None:
-        """See BodyStore."""
-        return await self._store.read_mark()
-
-    async def write_mark(self, mark: str) -> None:
-        """See BodyStore."""
-        await self._store.write_mark(mark)
 
     async def pages(self) -> AsyncIterator[Sequence[KeptBody]]:
         """See BodyStore."""

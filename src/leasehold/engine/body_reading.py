@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
-from leasehold.bodies.base import BodyMissing, BodyStore
+from leasehold.bodies.base import BodyMissing
+from leasehold.bodies.copies import CORRUPT, MISSING, digest
 from leasehold.domain import admin as o
 from leasehold.domain import claims, transactions
 from leasehold.domain import commands as c
@@ -36,7 +36,7 @@ from leasehold.domain.model import (
     QueueKey,
     body_problem,
 )
-from leasehold.engine.body_place import OtherPlace
+from leasehold.engine.body_place import MarkedBodies, OtherPlace
 from leasehold.stores.base import COMMANDS
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -50,8 +50,6 @@ _TRIES: Final = 3
 _REPEATABLE: Final = frozenset(kind for kind in COMMANDS if kind.traits.effect is Effect.LOOKS)
 """What can be done again because it changes nothing."""
 
-MISSING: Final = "missing"
-CORRUPT: Final = "corrupt"
 UNREACHABLE: Final = "unreachable"
 LEFT_OUT: Final = "left-out"
 _BROKEN: Final = frozenset({MISSING, CORRUPT})
@@ -83,7 +81,7 @@ class BodyReader:
 
     def __init__(
         self,
-        store: BodyStore,
+        store: MarkedBodies,
         *,
         inline_bytes: int,
         budget_bytes: int,
@@ -323,11 +321,6 @@ class BodyReader:
             await self.around.perform(c.Batch(tuple(releases)))
         except LeaseholdError as error_:  # their leases run out some day
             _log.warning("body.not_given_back", count=len(releases), reason=reason_of(error_))
-
-
-def digest(body: bytes) -> str:
-    """Return the SHA-256 of a body in hexadecimal. Some milliseconds a MiB: not for the loop."""
-    return hashlib.sha256(body).hexdigest()
 
 
 def reason_of(error: BaseException) -> str:

@@ -186,7 +186,7 @@ class Engine:
             await self.jobs.resume()
             self._begin(self._maintenance.run(), "maintenance")
             if self.bodies is not None:
-                await self.bodies.recognize()
+                await self.bodies.begin()
                 self.bodies.start(self._plan.interval_s)
         if self.exporter is not None:
             self.exporter.start()
@@ -536,7 +536,7 @@ class Engine:
         """Say how the store is, which is that of some *accounts*; see :class:`Served`."""
         health = self.health()
         reachable = bool(health.details.get("connected", True))
-        has_bodies = self.bodies is None or self.bodies.place.is_known
+        has_bodies = self.bodies is None or self.bodies.is_known
         return Served(accounts, health, self.has_failed, reachable, has_bodies)
 
 

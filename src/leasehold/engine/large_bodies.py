@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from leasehold.bodies.base import KEY_BYTES, BodyStore
+from leasehold.bodies.copies import digest
 from leasehold.clock import Clock
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.commands import ForgetBodyGarbage, KnownBodies, ReadBodyGarbage
@@ -30,7 +31,6 @@ from leasehold.engine.body_reading import (
     Surroundings,
     adopted,
     bodies_of,
-    digest,
     doubtful,
     reason_of,
     swapped,
@@ -79,17 +79,14 @@ class LargeBodies:
         """Bodies that could not be written since the start."""
         self.remove_failures = 0
         """Times that a body could not be removed since the start; it is tried again."""
-        store = self.place = MarkedBodies(store)
-        """Where bodies are, if it is the place that the database knows."""
+        self._place = MarkedBodies(store)
         self.reader = BodyReader(
-            store, inline_bytes=inline_bytes, budget_bytes=budget_bytes, buffered=buffered
+            self._place, inline_bytes=inline_bytes, budget_bytes=budget_bytes, buffered=buffered
         )
-        self._store = store
         self._clock = clock
         self.inline_bytes = inline_bytes
         """Bodies up to this size stay in the store of messages."""
-        self._is_recognized = True
-        """Whether nothing is known against the place; see :meth:`recognize`."""
+        self._has_complained_of_place = False
         self._has_complained = False
         """Whether the last write failed: then the log knows already."""
         self._writing: set[str] = set()
@@ -128,20 +125,46 @@ class LargeBodies:
         self._leads = leads
         self.reader.around = Surroundings(perform, find_queue, self._spawn)
 
-    async def recognize(self) -> None:
-        """Find out whether the place is the one that the database knows.
+    async def begin(self) -> None:
+        """Find out whether the place is the one that the database knows, before bodies are read.
 
-        If it is not, or cannot be reached, the rounds of the collection try again; until then no
-        body is read or written.
+        A folder tells at once. An object store may not answer for minutes: the rounds of the
+        collection ask it, and until then requests that need a body are refused.
         """
-        self._is_recognized = False
+        self._place.begin()
+        if self._place.is_watched:
+            await self._recognize()
+
+    async def look(self) -> bool:
+        """Look whether the place is the right one, and tell whether bodies may be removed there.
+
+        A folder is looked at each time, an object store while something is wrong with it.
+        """
+        is_right = self._place.is_known
+        if self._place.is_watched or not is_right:
+            try:
+                await self._place.look()
+                is_right = True
+            except Unavailable:
+                is_right = False
+        if not (is_right and self._place.is_recognized):
+            await self._recognize()
+        return self._place.is_usable
+
+    async def _recognize(self) -> None:
         try:
-            await self.place.recognize(self._perform)
+            await self._place.recognize(self._perform)
         except LeaseholdError as error:
-            if self.place.is_known:
-                _log.warning("body.unreachable", place=self._store.place, reason=reason_of(error))
+            if self._place.is_known and not self._has_complained_of_place:
+                self._has_complained_of_place = True
+                _log.warning("body.unreachable", place=self._place.place, reason=reason_of(error))
         else:
-            self._is_recognized = True
+            self._has_complained_of_place = False
+
+    @property
+    def is_known(self) -> bool:
+        """False while the place is not the one that the database knows."""
+        return self._place.is_known
 
     def start(self, interval_s: float) -> None:
         """Collect garbage every so many seconds, and search for orphans now and once a day."""
@@ -162,7 +185,7 @@ class LargeBodies:
             await asyncio.gather(*tasks, return_exceptions=True)
             # From Python 3.12 on, waiting for tasks that are done gives their callbacks no turn.
             self._tasks.difference_update(tasks)
-        await self._store.close()
+        await self._place.close()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -229,7 +252,7 @@ class LargeBodies:
         async def write(key: str, body: bytes) -> BodyRef:
             async with turns:
                 sha256 = await asyncio.to_thread(digest, body)
-                await self._store.put(key, body)
+                await self._place.put(key, body)
                 return BodyRef(key=key, size_bytes=len(body), sha256=sha256)
 
         pairs = zip(keys, large, strict=True)
@@ -238,10 +261,10 @@ class LargeBodies:
         for each in done:
             if isinstance(each, BaseException):
                 self.write_failures += 1
-                if not self._has_complained and self.place.is_known:
+                if not self._has_complained and self._place.is_known:
                     self._has_complained = True
                     reason = reason_of(each)
-                    _log.warning("body.not_written", place=self._store.place, reason=reason)
+                    _log.warning("body.not_written", place=self._place.place, reason=reason)
                 raise each
             refs.append(each)
         self._has_complained = False
@@ -273,7 +296,7 @@ class LargeBodies:
         """Remove the bodies that no message names: of puts that never came to their end."""
         before_ms = self._clock.now_ms() - ORPHAN_AGE_MS
         found = 0
-        async for page in self._store.pages():
+        async for page in self._place.pages():
             # A key that is not being written now has been named by now, or never will be.
             old = [
                 each.key
@@ -289,31 +312,20 @@ class LargeBodies:
                 found += len(await self._remove([key for key in part if key not in known]))
         self.orphans += found
         if found:
-            _log.info("body.orphans_removed", place=self._store.place, count=found)
+            _log.info("body.orphans_removed", place=self._place.place, count=found)
 
     async def _run(self, interval_s: float) -> None:
         while True:
             try:
-                is_there = self._is_recognized and await self._is_there()
-                if not is_there:
-                    await self.recognize()
-                if is_there and self._leads():
+                is_usable = await self.look()
+                if is_usable and self._leads():
                     await self.collect()
-                if is_there and self._leads() and self._clock.monotonic_s() >= self._next_search_s:
+                if is_usable and self._leads() and self._clock.monotonic_s() >= self._next_search_s:
                     self._next_search_s = self._clock.monotonic_s() + SEARCH_INTERVAL_S
                     await self.search()
             except Exception as error:  # noqa: BLE001 - the next round may go better
                 _log.warning("body.round_failed", reason=reason_of(error))
             await asyncio.sleep(interval_s)
-
-    async def _is_there(self) -> bool:
-        """Tell whether the place is the right one, as far as that is known without asking afar."""
-        try:
-            if self.place.is_watched or not self.place.is_known:
-                await self.place.look()
-        except Unavailable:
-            return False
-        return True
 
     async def _keys(self, command: ReadBodyGarbage | KnownBodies) -> tuple[str, ...]:
         return (await self._perform(command)).keys
@@ -324,15 +336,15 @@ class LargeBodies:
 
         async def remove(key: str) -> None:
             async with turns:
-                await self._store.delete(key)
+                await self._place.delete(key)
 
         done = await asyncio.gather(*map(remove, keys), return_exceptions=True)
         failed = [each for each in done if isinstance(each, BaseException)]
         self.remove_failures += len(failed)
-        if failed and self.place.is_known:
+        if failed and self._place.is_known:
             _log.warning(
                 "body.not_removed",
-                place=self._store.place,
+                place=self._place.place,
                 count=len(failed),
                 reason=reason_of(failed[0]),
             )

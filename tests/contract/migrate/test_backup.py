@@ -27,7 +27,9 @@ from leasehold.engine import large_bodies as large_bodies_module
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.stores.migrate.backup import large_bodies
 from leasehold.stores.migrate.ends import LargeBody
-from leasehold.stores.migrate.holds import HOLD_MS, FileHold, Hold, HoldFailed, keep_bodies
+from leasehold.stores.migrate.holds import FileHold, Hold, HoldFailed, keep_bodies
+from leasehold.stores.migrate.postgres import PostgresHold
+from leasehold.stores.sql.state import HOLD_MS
 from leasehold.stores.sqlite.store import FILE_NAME
 from leasehold.testing import InProcessServer, ManualClock
 from tests.contract.stores.conftest import Asker
@@ -179,7 +181,9 @@ def test_bodies_stay_while_a_backup_may_name_them(
         return done, len(_body_files(tmp_path))
 
     done, left = asyncio.run(play())
-    assert (done.exit_code == 0) is kept, done.output
+    assert done.exit_code == 0, done.output
+    # Without the mark the database is copied again, until no body of it is gone.
+    assert json.loads((copy / "backup.json").read_text())["large_bodies"] == (5 if kept else 0)
     assert left == 0
     if kept:
         to = ("--bodies", tmp_path / "restored")
@@ -215,9 +219,55 @@ def _hold_of(place: Place, clock: ManualClock) -> Iterator[Hold]:
     if place.kind == "sqlite":
         yield FileHold(place.folder, clock.now_ms)
         return
-    end: Any = place.end()
-    yield end.hold()
-    end.close()
+    hold = PostgresHold(place.named)
+    yield hold
+    hold.end()
+
+
+def test_hold_that_the_server_cannot_read_counts_from_its_last_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of another user may leave a file that only that user reads."""
+    place, clock = Place("sqlite", tmp_path, "a"), ManualClock(SystemClock().now_ms())
+    asker = Asker(place.open(), clock)
+    FileHold(place.folder, clock.now_ms).extend()
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert asker.ask(c.KnownBodies(())).held
+    FileHold(place.folder, clock.now_ms)
+    clock.advance(ms=HOLD_MS + 5_000)
+    assert not asker.ask(c.KnownBodies(())).held
+    monkeypatch.undo()
+    asker.store.close()
+
+
+def test_hold_of_a_wrong_clock_is_not_believed(tmp_path: Path) -> None:
+    """It would keep bodies for years; the next backup removes it."""
+    place, clock = Place("sqlite", tmp_path, "a"), ManualClock(SystemClock().now_ms())
+    asker = Asker(place.open(), clock)
+    FileHold(place.folder, lambda: clock.now_ms() + 10**11).extend()
+    assert not asker.ask(c.KnownBodies(())).held
+    FileHold(place.folder, clock.now_ms)
+    assert list(place.folder.glob("*.hold")) == []
+    asker.store.close()
+
+
+def test_hold_in_postgresql_outlives_its_connection(tmp_path: Path) -> None:
+    """A failover must not end it while a backup goes on."""
+    place, clock = Place("postgres", tmp_path, "a"), ManualClock(SystemClock().now_ms())
+    asker = Asker(place.open(), clock)
+    hold = PostgresHold(place.named)
+    hold.extend()
+    assert hold._connection is not None
+    hold._connection.close()
+    hold.extend()
+    assert asker.ask(c.KnownBodies(())).held
+    hold.end()
+    assert not asker.ask(c.KnownBodies(())).held
+    asker.store.close()
 
 
 def test_mark_is_renewed_while_a_backup_runs(tmp_path: Path) -> None:
@@ -409,14 +459,46 @@ def test_each_body_that_a_backup_lacks_is_noticed(copy: Path, tmp_path: Path, ho
     assert run("restore", copy, tmp_path / "b").exit_code == 0
 
 
-def test_a_backup_of_0_1_is_restored(copy: Path, tmp_path: Path) -> None:
-    """Its manifest has no digest of itself, and says nothing of bad bodies."""
+def test_a_backup_is_restored_without_some_bodies_if_that_is_wanted(
+    copy: Path, tmp_path: Path
+) -> None:
+    """Most of it may be better than nothing; and the server takes the place as it is."""
+    for file in _body_files(copy)[1:]:
+        file.unlink()
+    done = run("restore", copy, tmp_path / "b", "--accept-bad-bodies")
+    assert done.exit_code == 4
+    assert len(_body_files(tmp_path / "b")) == 1
+    assert (tmp_path / "b" / "bodies" / "mark").read_text() == ""
+
+
+def test_a_body_that_goes_between_check_and_copy_is_noticed(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is restored that is not whole."""
+    check = backup._checked_bodies
+
+    def check_and_remove(*arguments: Any) -> Any:
+        found = check(*arguments)
+        _body_files(copy)[0].unlink()
+        return found
+
+    monkeypatch.setattr(backup, "_checked_bodies", check_and_remove)
+    done = run("restore", copy, tmp_path / "b")
+    assert (done.exit_code, "was changed meanwhile" in done.output) == (1, True)
+    assert not (tmp_path / "b" / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_backup_of_0_1_is_restored(copy: Path, tmp_path: Path, is_whole: bool) -> None:
+    """Its manifest has no digest of itself, and it may have copied corrupt bodies unseen."""
+    if not is_whole:
+        _body_files(copy)[0].write_bytes(b"corrupt")
     path = copy / "backup.json"
     facts = json.loads(path.read_text())
     for name in ("manifest_sha256", "bad_bodies"):
         del facts[name]
     path.write_text(json.dumps(facts, indent=2) + "\n")
-    assert run("restore", copy, tmp_path / "b").exit_code == 0
+    assert run("restore", copy, tmp_path / "b").exit_code == (0 if is_whole else 4)
 
 
 @pytest.mark.parametrize("body", [b"abd", None], ids=["corrupt", "missing"])

@@ -106,7 +106,7 @@ def test_an_account_can_come_back(tmp_path: Path) -> None:
     told = all_of(asker)
     asker.store.close()
     move_between(source, target, ACCOUNT)
-    with pytest.raises(MoveRefused, match="on their way out"):
+    with pytest.raises(MoveRefused, match="may not be deleted yet"):
         move_between(target, source, ACCOUNT)
     asker.store = source.open()
     while asker.ask(c.ReapDropped(100)).count:

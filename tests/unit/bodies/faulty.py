@@ -12,13 +12,15 @@ from leasehold.testing import ManualClock
 class FaultyBodies:
     """See BodyStore. Lives as long as the test: an engine that is dropped leaves it behind."""
 
-    place = "a dictionary"
-
     def __init__(self, clock: ManualClock) -> None:
+        self.place = "a dictionary"
         self.kept: dict[str, bytes] = {}
         self.written_at_ms: dict[str, int] = {}
         self.closed = False
         self.mark: str | None = None
+        self.mark_error: Exception | None = None
+        self.mark_gate: asyncio.Event | None = None
+        """Looks at the mark wait until the test opens it."""
         self.asked: list[str] = []
         """What was asked of it: the verb and the key."""
         self.put_errors: list[Exception | None] = []
@@ -65,10 +67,14 @@ class FaultyBodies:
 
     async def read_mark(self) -> str | None:
         """See BodyStore."""
+        if self.mark_gate is not None:
+            await self.mark_gate.wait()
         return self.mark
 
     async def write_mark(self, mark: str) -> None:
         """See BodyStore."""
+        if self.mark_error is not None:
+            raise self.mark_error
         self.mark = mark
 
     async def pages(self) -> AsyncIterator[Sequence[KeptBody]]:

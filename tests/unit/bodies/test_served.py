@@ -114,10 +114,10 @@ def place_of(**values: Any) -> Any:
 
 def test_the_place_is_beside_the_database_unless_set(tmp_path: Path) -> None:
     """By default bodies are in the data folder; a store in memory has none on disk."""
-    assert place_of(data=tmp_path)._store.place == str(tmp_path / "bodies")
+    assert place_of(data=tmp_path)._place.place == str(tmp_path / "bodies")
     elsewhere = str(tmp_path / "elsewhere")
-    assert place_of(data=tmp_path, bodies=elsewhere)._store.place == elsewhere
-    assert place_of(data=tmp_path, bodies=elsewhere, durable=False)._store.place == elsewhere
+    assert place_of(data=tmp_path, bodies=elsewhere)._place.place == elsewhere
+    assert place_of(data=tmp_path, bodies=elsewhere, durable=False)._place.place == elsewhere
     assert place_of(data=tmp_path / "none", durable=False) is None
     assert not (tmp_path / "none").exists()
 

@@ -286,7 +286,7 @@ def test_an_orphan_goes_and_nothing_else(tmp_path: Path) -> None:
     async def scenario(server: Server) -> None:
         await server.do(put(b"k" * 1_000))
         orphan, unfinished = "a" * 32, "b" * 32
-        await server.bodies._store.put(orphan, b"o" * 1_000)
+        await server.bodies._place.put(orphan, b"o" * 1_000)
         (server.folder / "bodies" / "incoming" / unfinished).write_bytes(b"half")
         await server.kill()
         now_ms = server.clock.now_ms()

@@ -15,7 +15,7 @@ from leasehold.bodies.base import BodyStore
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
-from leasehold.domain.errors import Unavailable
+from leasehold.domain.errors import StoreFull, Unavailable
 from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -46,10 +46,12 @@ class Server:
         """Carry a command out."""
         return await self.engine.perform(command)
 
-    async def begin(self) -> None:
+    async def begin(self, *, look: bool = True) -> None:
         """Start, with a queue in which one failure is one too many."""
         await self.engine.start()
         await self.bodies.stop()  # the tests look by hand
+        if look:
+            await self.bodies.look()
         settings = QueueSettings(max_body_bytes=1_000, failure_policy=FailurePolicy(max_failures=1))
         await self.do(c.CreateQueue("a", "queue", {}, settings))
 
@@ -59,10 +61,9 @@ class Server:
         assert isinstance(leases, tuple)
         return leases
 
-    async def look(self) -> None:
+    async def look(self) -> bool:
         """Do what each round of the collection does first."""
-        if not await self.bodies._is_there():
-            await self.bodies.recognize()
+        return await self.bodies.look()
 
     @property
     def is_ready(self) -> bool:
@@ -220,6 +221,113 @@ def test_a_store_that_names_no_body_takes_any_place(tmp_path: Path) -> None:
     play(scenario)
 
 
+def test_a_place_of_another_store_is_not_taken_by_one_without_bodies(tmp_path: Path) -> None:
+    """Or its search for orphans would remove what it does not know of."""
+
+    async def scenario() -> None:
+        other = Server(MemoryStore(), tmp_path / "others")
+        await other.begin()
+        await other.put(2)
+        await other.engine.stop()
+        store = MemoryStore()
+        first = Server(store, tmp_path / "bodies")
+        await first.begin()
+        await first.engine.stop()
+        second = Server(store, tmp_path / "others")
+        await second.begin()
+        assert not second.is_ready
+        await second.engine.stop()
+
+    play(scenario)
+
+
+def test_what_was_not_mounted_at_a_start_is_another_place_afterwards(tmp_path: Path) -> None:
+    """No body was named, so the empty folder was taken; those written there are not lost unseen."""
+
+    async def scenario() -> None:
+        folder, elsewhere, store = tmp_path / "bodies", tmp_path / "disk", MemoryStore()
+        first = Server(store, folder)
+        await first.begin()
+        await first.engine.stop()
+        folder.rename(elsewhere)
+        second = Server(store, folder)
+        await second.begin()
+        await second.put(1)
+        folder.rename(tmp_path / "under it")
+        elsewhere.rename(folder)
+        with pytest.raises(Unavailable):
+            await second.receive()
+        await second.look()
+        assert not second.is_ready
+        assert await counted(second) == (1, 0)
+        await second.engine.stop()
+
+    play(scenario)
+
+
+def test_bodies_are_read_though_there_is_no_room_for_a_mark() -> None:
+    """Consumers must be able to drain a full disk, also at the first start of this version."""
+
+    async def scenario() -> None:
+        kept, store = FaultyBodies(ManualClock()), MemoryStore()
+        first = Server(store, kept)
+        await first.begin()
+        await first.put(1)
+        await first.engine.stop()
+        kept.mark, kept.mark_error = None, StoreFull()
+        second = Server(store, kept)
+        await second.begin()
+        assert await second.look()
+        assert len(await second.receive()) == 1
+        assert kept.mark is None
+        kept.mark_error = None
+        await second.look()
+        assert kept.mark is not None
+        await second.engine.stop()
+
+    play(scenario)
+
+
+def test_a_start_does_not_wait_for_an_object_store() -> None:
+    """One that accepts connections and never answers took three minutes."""
+
+    async def scenario() -> None:
+        kept = FaultyBodies(ManualClock())
+        kept.mark_gate = asyncio.Event()
+        server = Server(MemoryStore(), kept)
+        await server.begin(look=False)
+        with pytest.raises(Unavailable):
+            await server.put(1)
+        looking = asyncio.ensure_future(server.look())
+        kept.mark_gate.set()
+        assert await looking
+        await server.put(1)
+        await server.engine.stop()
+
+    play(scenario)
+
+
+def test_a_place_in_memory_has_no_mark(tmp_path: Path) -> None:
+    """After a restart its bodies are lost, and it says so of each message."""
+
+    async def scenario() -> None:
+        kept, store = FaultyBodies(ManualClock()), MemoryStore()
+        kept.place = "memory:///"
+        first = Server(store, kept)
+        await first.begin()
+        await first.put(1)
+        await first.engine.stop()
+        kept.kept.clear()
+        second = Server(store, kept)
+        await second.begin()
+        assert second.is_ready
+        assert kept.mark is None
+        assert await second.receive() == ()
+        await second.engine.stop()
+
+    play(scenario)
+
+
 def test_servers_that_start_together_agree(tmp_path: Path) -> None:
     """Each may have written a mark of its own; the next look takes that of the database."""
 
@@ -278,7 +386,7 @@ def test_a_place_that_cannot_be_asked_at_the_start_is_asked_again() -> None:
         with pytest.raises(Unavailable):
             await second.receive()
         kept.mark, kept.get_error = mark, None
-        await second.bodies.recognize()
+        await second.look()
         second.clock.advance(s=60)
         assert len(await second.receive()) == 1
         await second.engine.stop()

@@ -183,8 +183,8 @@ def test_only_the_leader_collects_bodies(leads: bool, monkeypatch: pytest.Monkey
             self._leads = lambda: leads
             self._clock = clock = ManualClock()
             self._next_search_s = 0.0
-            self._is_recognized = True
-            self.place = MarkedBodies(FaultyBodies(clock))
+            self._place = MarkedBodies(FaultyBodies(clock))
+            self._place.is_recognized = True
 
         def collect(self) -> Any:
             return note("collect")

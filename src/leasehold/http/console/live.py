@@ -64,8 +64,8 @@ _HEADERS: Final[tuple[Header, ...]] = (
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
-Credential: TypeAlias = tuple[str, SignInKind, int, Pairs]
-"""Account, kind, number of the key and fields of a signature: all who share it are one."""
+Credential: TypeAlias = tuple[str, SignInKind, int, Pairs, str]
+"""Account, kind, number of the key, fields of a signature, name: callers who share them are one."""
 
 
 class Reader:
@@ -340,8 +340,8 @@ class Live:
         """End a stream if there are as many as there may be.
 
         It is one of the credential that has the most, and of these the one that has read nothing
-        for longest. So whoever holds one credential cannot keep others out, however many consoles
-        that never read are opened with it.
+        for longest. So a user with one credential cannot keep others out, however many consoles
+        that never read it opens.
         """
         while len(self._readers) >= MAX_CONSOLES:
             counts = Counter(reader.credential for reader in self._readers)
@@ -393,8 +393,8 @@ class Live:
 
 
 def credential_of(session: ConsoleSession) -> Credential:
-    """Return what a session was begun with, which all who know it share."""
-    return session.account, session.kind, session.key_number, session.sas
+    """Return what a session was begun with; the users of an issuer differ by name."""
+    return session.account, session.kind, session.key_number, session.sas, session.who
 
 
 def session_of(

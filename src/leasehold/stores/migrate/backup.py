@@ -112,7 +112,7 @@ def sealed_manifest(facts: Mapping[str, object]) -> str:
 
 
 def read_manifest(content: bytes) -> dict[str, Any]:
-    """Return what a backup says of itself.
+    """Return what a backup says of itself; ``bad_bodies`` is None where none was looked at.
 
     Raises:
         ValueError: It was changed, or is no manifest.
@@ -121,7 +121,7 @@ def read_manifest(content: bytes) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - of JSON, as any other
     if facts.keys() == _FIRST_FACTS:
-        return {**facts, "bad_bodies": []}  # of 0.1.0
+        return {**facts, "bad_bodies": None}  # of 0.1.0, which looked into no body
     digest = facts.pop("manifest_sha256", None)
     if digest != _digest_of_facts(facts):
         raise ValueError("it is not as it was written")

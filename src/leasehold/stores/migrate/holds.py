@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from leasehold.disk import sync, write_file
+from leasehold.stores.sql.state import HOLD_MS, is_held
 from leasehold.stores.sqlite.connection import HOLD_SUFFIX, hold_ends
 
-HOLD_MS: Final = 600_000
-"""How long a mark holds after its last renewal, milliseconds."""
 RENEW_S: Final = 60.0
 """Seconds between two renewals."""
 
 
 class HoldFailed(Exception):
-    """The mark cannot be written: the store is read-only, or somebody else's."""
+    """The mark cannot be written: the store is read-only, or belongs to another user."""
 
 
 class Hold(Protocol):
@@ -57,7 +56,7 @@ class FileHold:
         self._next = self._path.with_suffix(".new")
         self._now_ms = now_ms
         for path, end_ms in hold_ends(folder):
-            if end_ms < now_ms():  # of a backup that was killed
+            if not is_held(end_ms, now_ms()):  # of a backup that was killed
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
 
@@ -68,6 +67,8 @@ class FileHold:
             self._next.rename(self._path)
             sync(self._path.parent)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._next.unlink(missing_ok=True)
             raise HoldFailed(str(error)) from error
 
     def end(self) -> None:

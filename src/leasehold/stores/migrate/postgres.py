@@ -30,10 +30,11 @@ from leasehold.stores.migrate.ends import (
     in_postgres,
     slices,
 )
-from leasehold.stores.migrate.holds import HOLD_MS, HoldFailed
+from leasehold.stores.migrate.holds import HoldFailed
 from leasehold.stores.postgres.connection import Address, connect, migrate
 from leasehold.stores.postgres.state import BLOCK
 from leasehold.stores.sql.catalog import PARTITION_MASK
+from leasehold.stores.sql.state import HOLD_MS
 from leasehold.stores.sql.statements import load_migrations
 from leasehold.stores.sql.texts import to_kept
 
@@ -68,14 +69,16 @@ _INDEXES: Final = """
 class PostgresHold:
     """A mark in a database; see :class:`leasehold.stores.migrate.holds.Hold`.
 
-    It goes by the clock of the database, as the servers do.
+    It goes by the clock of the database, as the servers do, and connects anew when its connection
+    was lost.
 
     Args:
-        connection: In no transaction.
+        url: As for :class:`~leasehold.stores.postgres.PostgresStore`.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
+    def __init__(self, url: str) -> None:
+        self._address = Address.parse(url)
+        self._connection: psycopg.Connection[Any] | None = None
         self._name = _HELD + secrets.token_hex(8)
 
     def extend(self) -> None:
@@ -95,8 +98,12 @@ class PostgresHold:
         """See :meth:`leasehold.stores.migrate.holds.Hold.end`."""
         with contextlib.suppress(psycopg.Error):  # then it ends by itself
             self._run("DELETE FROM meta WHERE name = $1", self._name)
+        if self._connection is not None:
+            self._connection.close()
 
     def _run(self, query: str, name: str) -> None:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._address)
         self._connection.execute(query.encode(), (name,), prepare=False)
 
 
@@ -156,10 +163,6 @@ class PostgresEnd(SqlEnd):
         if "receipt_key" not in self.meta():
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
             self.set_meta("epoch", 1)
-
-    def hold(self) -> PostgresHold:
-        """Return a mark that keeps large bodies, on this connection; see ``holds.py``."""
-        return PostgresHold(self.connection)
 
     def begin_snapshot(self) -> None:
         """Begin a transaction that sees one instant, and keeps nobody from the store."""

@@ -967,9 +967,9 @@ WHERE NOT EXISTS (SELECT 1 FROM message
                   WHERE body = convert_to(body_garbage.key, 'UTF8') AND place = 2)
 ORDER BY key LIMIT $1
 
--- name: bodies_held_until
+-- name: ends_of_holds
 -- Each backup that is under way has a row.
-SELECT coalesce(max(number), 0) FROM meta WHERE name LIKE 'bodies_held:%'
+SELECT number FROM meta WHERE name LIKE 'bodies_held:%'
 
 -- name: forget_unused_garbage
 -- A key that a row refers to again will be garbage again.

@@ -96,10 +96,9 @@ class SharedState(State):
         if "retired_counted" not in meta:
             self.count_retired()
 
-    def bodies_held_until_ms(self) -> int:
-        """See :meth:`State.bodies_held_until_ms`."""
-        [(until_ms,)] = self.fetch("bodies_held_until")
-        return int(until_ms)
+    def ends_of_holds(self) -> list[int]:
+        """See :meth:`State.ends_of_holds`."""
+        return [end_ms for (end_ms,) in self.fetch("ends_of_holds")]
 
     def _read_meta(self) -> dict[str, Any]:
         rows = self.cursor.execute(self.sql["load_meta"])

@@ -18,7 +18,7 @@ from leasehold.domain.model import id_from_blob, id_to_blob
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column, Texts
 from leasehold.stores.sql.rows import uncount
-from leasehold.stores.sql.state import BODY_MARK, State
+from leasehold.stores.sql.state import BODY_MARK, State, is_held
 
 _NOTED_EVERY_MS: Final = 600_000
 _PARTITIONS: Final = 1_000
@@ -363,4 +363,7 @@ class BodyKeyHandlers:
         In this order: a backup that begins after both looks reads no row that refers to the others.
         """
         known = [key for key in command.keys if self._state.fetch("known_body", (key.encode(),))]
-        return c.BodyKeys(tuple(known), held=now_ms < self._state.bodies_held_until_ms())
+        return c.BodyKeys(
+            tuple(known),
+            held=any(is_held(end_ms, now_ms) for end_ms in self._state.ends_of_holds()),
+        )

@@ -29,8 +29,17 @@ from leasehold.stores.sql.plain_json import to_plain
 from leasehold.stores.sql.recorder import Columns, Recorder
 from leasehold.stores.sql.statements import Cursor
 
+HOLD_MS: Final = 600_000
+"""How long a backup keeps large bodies after it last said so, milliseconds."""
+_CLOCK_STEP_MS: Final = 60_000
+"""By so much the clock of a backup may be ahead of that of the server."""
 BODY_MARK: Final = "body_mark"
 """Name in ``meta``: by what the place for large bodies is known."""
+
+
+def is_held(end_ms: int, now_ms: int) -> bool:
+    """Tell whether a backup keeps bodies; an end later than any backup sets is not believed."""
+    return now_ms < end_ms <= now_ms + HOLD_MS + _CLOCK_STEP_MS
 
 
 class State(ABC):
@@ -117,8 +126,8 @@ class State(ABC):
         return mark.decode() if isinstance(mark, bytes) else mark
 
     @abstractmethod
-    def bodies_held_until_ms(self) -> int:
-        """Return until when backups keep large bodies, Unix milliseconds; 0 for none."""
+    def ends_of_holds(self) -> list[int]:
+        """Return until when each backup that is under way keeps large bodies, Unix milliseconds."""
 
     @property
     @abstractmethod

@@ -6,7 +6,6 @@ that write or checkpoint at once; apsw's own SQLite has it fixed besides.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ import apsw
 
 from leasehold.disk import sync, write_file
 from leasehold.domain.errors import StoreFailed
+from leasehold.stores.sql.state import HOLD_MS
 from leasehold.stores.sql.statements import load_migrations
 
 APPLICATION_ID: Final = 0x4C534844  # "LSHD"
@@ -198,5 +198,13 @@ HOLD_SUFFIX: Final = ".hold"
 def hold_ends(folder: Path) -> Iterator[tuple[Path, int]]:
     """Return the files of backups, and until when each keeps bodies, Unix milliseconds."""
     for path in folder.glob(f"*{HOLD_SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError, ValueError):  # removed meanwhile, or no number
-            yield path, int(path.read_text(encoding="ascii"))
+        try:
+            end_ms = int(path.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):  # removed meanwhile, or no number
+            continue
+        except OSError:  # of a user whose files the server may not read
+            try:
+                end_ms = int(path.stat().st_mtime * 1000) + HOLD_MS
+            except FileNotFoundError:
+                continue
+        yield path, end_ms

@@ -337,9 +337,9 @@ class SqliteState(State):
         self.set_marks(new_mark, beside or "")
         return restored_from_backup
 
-    def bodies_held_until_ms(self) -> int:
-        """See :meth:`State.bodies_held_until_ms`."""
-        return max((end_ms for _, end_ms in hold_ends(self._folder)), default=0)
+    def ends_of_holds(self) -> list[int]:
+        """See :meth:`State.ends_of_holds`."""
+        return [end_ms for _, end_ms in hold_ends(self._folder)]
 
     def set_marks(self, mark: str, last_mark: str) -> None:
         """Write the marks that the file beside the database may hold."""
