@@ -15,9 +15,9 @@ from leasehold.domain.limits import NATIVE
 
 _EPILOG: Final = """\b
 Exit codes:
-  0    done
-  1    refused by the server, or in part; the log cannot be read; or you said no
-  2    a mistake in the command line, or no terminal to confirm at and no --yes
+  0    success
+  1    the server refused all or part; the log cannot be read; or you answered no
+  2    a mistake on the command line, or confirmation needs a terminal or --yes
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
@@ -42,51 +42,53 @@ class AnalyzeCommand(RemoteCommand):
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="Read the exported event log in this folder (the server's setting events_folder). "
-    "Default: what the server's database still has.",
+    "Default: the events in the server's database.",
 )
 @click.option(
     "--tables",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Read the lifecycle tables in this folder, in place of a log; leasehold.advisor.tables "
-    "keeps them.",
+    help="Read the lifecycle tables in this folder, instead of a log. leasehold.advisor.tables "
+    "writes them.",
 )
 @click.option(
     "--details",
     type=click.Path(exists=True, path_type=Path),
     metavar="PARQUET",
-    help="What the log does not tell of messages, or should have told: message_id with "
-    "message_type, error_type or error_fingerprint.",
+    help="File with more facts about messages: message_id with message_type, error_type or "
+    "error_fingerprint.",
 )
 @click.option(
     "--summary",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Read a summary that --save has written, in place of a log. No Spark is needed then.",
+    help="Read a summary that --save wrote, instead of a log. This needs no Spark.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Only this queue. May be given several times. In a log of several accounts also "
-    "ACCOUNT/QUEUE. Default: all.",
+    help="Select this queue; in a log of several accounts also ACCOUNT/QUEUE. Can be repeated. "
+    "Default: all queues.",
 )
 @click.option(
     "--since",
     type=When(),
     default="7d",
     show_default=True,
-    help="From when on: a moment such as 2026-01-31T12:00, or how long ago. A summary has its own.",
+    help="Begin of the time to analyze: 2026-01-31T12:00, or how long ago. Not with --summary.",
 )
-@click.option("--until", type=When(), help="Up to when. Default: now. A summary has its own.")
+@click.option(
+    "--until", type=When(), help="End of the time to analyze. Default: now. Not with --summary."
+)
 @click.option(
     "--floor",
     "floor_s",
     type=LENGTH,
     default="1s",
     show_default=True,
-    help="No timeout shorter than this is advised or set.",
+    help="Minimum timeout that is advised or set.",
 )
 @click.option(
     "--cap",
@@ -94,7 +96,7 @@ class AnalyzeCommand(RemoteCommand):
     type=LENGTH,
     default="12h",
     show_default=True,
-    help="No timeout longer than this is advised or set.",
+    help="Maximum timeout that is advised or set.",
 )
 @click.option(
     "--growth",
@@ -102,15 +104,14 @@ class AnalyzeCommand(RemoteCommand):
     default=1.0,
     show_default=True,
     metavar="FACTOR",
-    help="Your workers give each delivery of a message a timeout so many times that of the one "
-    "before.",
+    help="Factor by which your workers lengthen the timeout with each delivery of a message.",
 )
 @click.option(
     "--duplicate-cost",
     "duplicate_s",
     type=FRACTIONAL,
-    help="What work done twice costs, as seconds that a message waits. Default: 60, or five times "
-    "the mean work.",
+    help="Cost of work done twice, in seconds of waiting. Default: 60, or five times the mean "
+    "work.",
 )
 @click.option(
     "--late-share",
@@ -118,65 +119,66 @@ class AnalyzeCommand(RemoteCommand):
     default=0.01,
     show_default=True,
     metavar="SHARE",
-    help="For the promise: share of the messages that may be worked on twice.",
+    help="Accepted share of messages that are worked on twice, for the promise.",
 )
 @GUARD
 @click.option(
     "--at-once",
     is_flag=True,
-    help="Advise the best timeout and bounds, and not half or twice of today's at most.",
+    help="Advise the best values, even below half or above twice of today's.",
 )
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Write a page with plots there, and all figures as JSON and CSV.",
+    help="Write a report to this folder: a page with plots, and all figures as JSON and CSV.",
 )
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="Write the summary of the log there, for --summary.",
+    help="Write a summary of the log to this file, for --summary.",
 )
-@click.option("--apply", is_flag=True, help="Write the advice into the settings of the queues.")
+@click.option("--apply", is_flag=True, help="Apply the advice to the settings of the queues.")
 @click.option(
     "--by-type",
     is_flag=True,
-    help="With --apply: where a queue has several message types, write the advice for each as a "
-    "timeout of that type.",
+    help="With --apply: set a timeout per message type, where a queue has several.",
 )
 @click.option(
     "--undo",
     is_flag=True,
-    help="Set the queues back to what they were before advice was applied, and do nothing else.",
+    help="Reset the queues to their settings before the last --apply, and do nothing else.",
 )
-@click.option("--dry-run", is_flag=True, help="With --apply or --undo: say what would be done.")
+@click.option(
+    "--dry-run", is_flag=True, help="With --apply or --undo: show the changes, and make none."
+)
 @click.option(
     "--allow-old",
     is_flag=True,
-    help="With --summary and --apply: also apply a summary that ends more than 7 days ago, or does "
-    "not say of which account it is.",
+    help="With --summary and --apply: apply even a summary that ends more than 7 days ago or "
+    "names no account.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--cores",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processors that Spark uses. Default: all of this machine.",
+    help="Number of processors for Spark. Default: all of this machine.",
 )
 @click.option(
     "--memory",
     default="1g",
     show_default=True,
     metavar="SIZE",
-    help="Memory of Spark, as 2g.",
+    help="Memory for Spark, such as 2g.",
 )
 def analyze(session: Session, given: dict[str, Any], **options: Any) -> None:
-    """Analyze the event log: better timeouts, and what goes wrong.
+    """Analyze the event log for better timeouts and for problems.
 
-    For each queue and type of message: the visibility timeout or plan of renewal that costs least,
-    what the log's messages would have met with it; queues that should be parted; when messages will
-    expire; errors and workers that stand out. Spark reads the log.
+    For each queue and type of message: the cheapest visibility timeout or renewal, and its effect
+    on the messages in the log; queues to split; messages about to expire; errors and workers that
+    stand out. Spark reads the log.
 
     Example: leasehold analyze --report weekly
 
@@ -206,37 +208,40 @@ def _check(options: dict[str, Any]) -> None:
         click.UsageError: There is one.
     """
     if options["apply"] and options["undo"]:
-        raise click.UsageError("Give --apply or --undo, not both.")
+        raise click.UsageError("--apply and --undo exclude each other. Type one of them.")
     if options["by_type"]:
         _check_by_type(options)
     if options["dry_run"] and not (options["apply"] or options["undo"]):
-        raise click.UsageError("--dry-run goes with --apply or --undo.")
+        raise click.UsageError("--dry-run needs --apply or --undo.")
     if sum(options[name] is not None for name in ("log", "tables", "summary")) > 1:
-        raise click.UsageError("Give one of --log, --tables and --summary.")
+        raise click.UsageError(
+            "--log, --tables and --summary exclude each other. Type one of them."
+        )
     if options["undo"]:
-        _refuse(lambda name: name not in _UNDOING, "does not go with --undo")
+        _refuse(lambda name: name not in _UNDOING, "excludes --undo")
     if options["summary"] is not None:
-        _refuse(_OF_LOG.__contains__, "does not go with --summary, which has been made already")
+        _refuse(_OF_LOG.__contains__, "excludes --summary")
     elif options["allow_old"]:
-        raise click.UsageError("--allow-old goes with --summary and --apply.")
+        raise click.UsageError("--allow-old needs --summary and --apply.")
     _check_lengths(options)
 
 
 def _check_lengths(options: dict[str, Any]) -> None:
     if options["floor_s"] > options["cap_s"] or options["floor_s"] < 1:
-        raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
+        raise click.UsageError("--floor must be from 1s to --cap.")
     if options["cap_s"] > NATIVE.lease_s[1]:
-        raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
+        raise click.UsageError("--cap must be at most 7d, the longest lease.")
     if not options["guard_s"] > 0:
         raise click.UsageError("--guard must be above 0.")
 
 
 def _check_by_type(options: dict[str, Any]) -> None:
     if not options["apply"]:
-        raise click.UsageError("--by-type goes with --apply.")
+        raise click.UsageError("--by-type needs --apply.")
     if options["details"] is not None:
         raise click.UsageError(
-            "--by-type goes by the types that the server knows, and --details may name others."
+            "--by-type and --details exclude each other: the server does not know the types in "
+            "--details."
         )
 
 

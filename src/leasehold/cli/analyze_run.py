@@ -147,7 +147,7 @@ def _tell(
         screen.say("")
         screen.show(shown(made))
         if any(each.state == "done" for each in made):
-            screen.hint("leasehold analyze --undo sets it back.")
+            screen.hint("Undo it with leasehold analyze --undo.")
     if written:
         screen.hint(f"Wrote {written[0]} and {counted(len(written) - 1, 'file')} beside it.")
 
@@ -558,7 +558,7 @@ def analysis_document(findings: Findings) -> dict[str, Any]:
 # Advice into the settings of queues, and back.
 
 
-_SINCE: Final = "Its settings were changed meanwhile, so nothing was done. Run it again."
+_SINCE: Final = "Its settings changed meanwhile, so nothing was applied. Run the command again."
 _COLUMNS = (Column("QUEUE", cut=True), Column("WHAT"))
 
 
@@ -646,7 +646,7 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
     elif made:
         session.screen.show(shown(made))
     else:
-        session.screen.say("No queue has advice.")
+        session.screen.say("There is no advice for any queue.")
     finish(made)
 
 

@@ -57,9 +57,9 @@ One is enough where servers keep the bodies; of some they cannot be told, and a 
 _SHOWN: Final = 5
 _EPILOG: Final = """\b
 Exit codes:
-  0    done
-  1    refused, with the reason; or what was copied is not whole
-  2    a mistake in the command line
+  0    success
+  1    refused, with the reason; or the copy is incomplete
+  2    a mistake on the command line
   3    a store cannot be opened or reached
   4    done; the store itself has large bodies that are missing or corrupt
   130  Ctrl+C
@@ -72,14 +72,14 @@ Exit codes:
 @click.option(
     "--bodies",
     metavar="PLACE",
-    help="Where the server keeps large bodies, if its settings name a place.",
+    help="Folder or URL of the server's large bodies, if its settings name one.",
 )
 def backup(store: str, folder: Path, bodies: str | None, *, as_json: bool, no_color: bool) -> None:
     """Back up a store while servers use it, and check the backup.
 
     STORE is the data folder of a server, or the URL of a PostgreSQL database. FOLDER must be empty
-    or new. The copy is of one instant: a SQLite database, large bodies, and backup.json, which says
-    what it is. It can be restored to a folder or to PostgreSQL, whatever it came from.
+    or new. The backup is of one instant: a SQLite database, large bodies, and backup.json with a
+    description. It can be restored to a folder or to PostgreSQL, from either.
 
     Example: leasehold backup ./data /backups/2026-11-25
     """
@@ -93,7 +93,7 @@ def backup(store: str, folder: Path, bodies: str | None, *, as_json: bool, no_co
 @click.option(
     "--bodies",
     metavar="PLACE",
-    help="Where the server is to keep large bodies, if its settings name a place.",
+    help="Folder or URL for the server's large bodies, if its settings name one.",
 )
 @click.option(
     "--accept-bad-bodies",
@@ -109,11 +109,11 @@ def restore(  # noqa: PLR0913 - each is an option of its own
     as_json: bool,
     no_color: bool,
 ) -> None:
-    """Restore a store from a backup, which is checked first.
+    """Check a backup, and restore a store from it.
 
-    STORE is a new or empty folder, or the URL of a PostgreSQL database without queues; no server
-    uses it yet. Receipts that were given out before the backup are void afterwards, and what was on
-    leases comes back when these end.
+    STORE is a new or empty folder, or the URL of a PostgreSQL database without queues, that no
+    server uses. Receipts from before the backup become invalid, and leased messages are delivered
+    again when their leases end.
 
     Example: leasehold restore /backups/2026-11-25 ./data
     """
@@ -152,7 +152,7 @@ def _backup(store: str, folder: Path, bodies: str | None, screen: Screen) -> int
     if missing and len(missing) == len(named) and not is_place_of(database, place):
         raise MoveRefused(
             f"{counted(len(bad), 'large body', 'large bodies')} that the store names cannot be "
-            f"found in {place or 'any place that was named: see --bodies'}"
+            f"found in {place or 'any place named with --bodies'}"
         )
     manifest = sealed_manifest(
         {

@@ -25,14 +25,14 @@ Show = Callable[[Played, bool], None]
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--scenario", "names", multiple=True, help="Play only this one; repeatable.")
+@click.option("--scenario", "names", multiple=True, help="Run this scenario only. Can be repeated.")
 @click.option(
     "--visibility-timeout",
     "lease_s",
     type=click.IntRange(2, 60),
     default=4,
     show_default=True,
-    help="Seconds that the worker is told to lease for.",
+    help="Visibility timeout that the worker is to use, in seconds.",
 )
 @click.option(
     "--grace",
@@ -40,20 +40,20 @@ Show = Callable[[Played, bool], None]
     type=click.FloatRange(1, 300),
     default=10.0,
     show_default=True,
-    help="Seconds that the worker has to end after SIGTERM.",
+    help="Seconds that the worker has to stop after SIGTERM.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(1, 64),
     default=8,
     show_default=True,
-    help="Scenarios that are played at the same time.",
+    help="Number of scenarios run at the same time.",
 )
-@click.option("--progress", "saves", is_flag=True, help="The worker saves the steps it has done.")
-@click.option("--mns", "speaks_mns", is_flag=True, help="The worker speaks MNS.")
-@click.option("--base64", "reads_base64", is_flag=True, help="The worker reads bodies in Base64.")
-@click.option("--output", "shows_output", is_flag=True, help="Show what the worker wrote.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a scenario.")
+@click.option("--progress", "saves", is_flag=True, help="Expect the worker to save its progress.")
+@click.option("--mns", "speaks_mns", is_flag=True, help="Use MNS to speak with the worker.")
+@click.option("--base64", "reads_base64", is_flag=True, help="Send bodies in base64.")
+@click.option("--output", "shows_output", is_flag=True, help="Show the worker's output.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per scenario.")
 @click.option("--list", "lists", is_flag=True, help="List the scenarios and the rules.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def certify(  # noqa: PLR0913 - each is an option of its own
@@ -72,17 +72,20 @@ def certify(  # noqa: PLR0913 - each is an option of its own
 ) -> None:
     """Test whether a worker handles its leases correctly.
 
-    COMMAND starts the worker, in any language. It is started for each scenario, told by its
-    environment which queue to work on (CERTIFY_CONNECTION_STRING, or CERTIFY_MNS_ENDPOINT with
-    --mns, CERTIFY_QUEUE, CERTIFY_VISIBILITY_TIMEOUT_S ...), and does the work of a message by a
-    POST of its text to CERTIFY_WORK_URL: 200 is done, anything else is failed. Ends with status 1
-    if anything was found.
+    COMMAND starts the worker, in any language, once per scenario. Its environment names the queue:
+    CERTIFY_CONNECTION_STRING, or CERTIFY_MNS_ENDPOINT with --mns, CERTIFY_QUEUE,
+    CERTIFY_VISIBILITY_TIMEOUT_S and others. The worker does the work of a message by a POST of its
+    text to CERTIFY_WORK_URL: status 200 means success, any other status failure. The exit code is 1
+    if a rule is broken.
     """
     if lists:
         _list()
         return
     if not command:
-        raise click.UsageError("COMMAND is missing: what starts the worker.")
+        raise click.UsageError(
+            "leasehold certify needs COMMAND. Type: leasehold certify "
+            "COMMAND, which starts the worker"
+        )
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         raise click.UsageError(f"There is no scenario {unknown[0]!r}; --list shows them.")
@@ -165,6 +168,6 @@ def _list() -> None:
     for scenario in SCENARIOS.values():
         needs = f" ({scenario.option})" if scenario.option else ""
         click.echo(f"  {scenario.name}{needs}: {scenario.told}")
-    click.echo("\nWhat can be found:")
+    click.echo("\nRules:")
     for rule, told in RULES.items():
         click.echo(f"  {rule}: {told}")

@@ -69,25 +69,27 @@ class Change(NamedTuple):
 
 @click.group("definitions", cls=OrderedGroup)
 def definitions() -> None:
-    """Export queues with their settings to a file, and create queues from it."""
+    """Export queues and their settings to a file, and import them."""
 
 
 @remote("export", add_to=definitions)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
+@click.option(
+    "--prefix", default="", metavar="TEXT", help="Select queues whose names begin with this text."
+)
 def export(session: Session, file: Path, prefix: str) -> None:
-    """Write all queues to a file, as JSON; - for the output.
+    """Export all queues to a JSON file. - means standard output.
 
-    In it are settings, metadata and stored access policies. Messages are not, nor keys, nor what a
-    queue is at the moment, such as paused. Policies are left out if this key may not see them.
+    The file has settings, metadata and stored access policies; no messages, no keys and no
+    temporary state such as a pause. Policies are omitted if the credential may not read them.
 
     Example: leasehold definitions export queues.json
     """
     found = [_definition_of(session, each) for each in session.client.list_queues(prefix)]
     if any(each.policies is None for each in found):
         session.screen.hint(
-            "Stored access policies are left out: this credential may not see them, or the server "
-            "cannot tell."
+            "Stored access policies are not exported: this credential may not read them, or "
+            "the server does not support them."
         )
     text = json.dumps(msgspec.to_builtins(_Definitions(found)), indent=2, sort_keys=True) + "\n"
     if str(file) == "-":
@@ -100,12 +102,12 @@ def export(session: Session, file: Path, prefix: str) -> None:
 
 @remote("import", YES, add_to=definitions)
 @click.argument("file", type=click.File("rb"))
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
 def import_(session: Session, file: Any, *, dry_run: bool, yes: bool) -> None:
-    """Make and change queues as a file says; what it does not name stays as it is.
+    """Create and change queues as in a file. Queues and settings not in the file stay as they are.
 
-    A setting that is null there gets its default. Stored access policies, where the file names
-    any, replace those of the queue. All differences are shown before anything is done.
+    A setting that is null gets its default. Stored access policies in the file replace those of the
+    queue. All changes are shown before they are made.
 
     Example: leasehold definitions import queues.json --dry-run
     """
@@ -116,16 +118,16 @@ def import_(session: Session, file: Any, *, dry_run: bool, yes: bool) -> None:
             screen.show(change.shown())
     if dry_run or not changes:
         sentence = (
-            f"{counted(len(changes), 'queue')} would be made or changed."
+            f"{counted(len(changes), 'queue')} would be created or changed."
             if changes
-            else "All queues are as the file says."
+            else "All queues are as in the file."
         )
         screen.result({"dry_run": dry_run, "queues": [each.plain() for each in changes]}, sentence)
         return
-    session.confirm(f"Make or change {counted(len(changes), 'queue')}?", yes=yes)
+    session.confirm(f"Create or change {counted(len(changes), 'queue')}?", yes=yes)
     for change in changes:
         _carry_out(session, change)
-    sentence = f"{counted(len(changes), 'queue')} made or changed."
+    sentence = f"{counted(len(changes), 'queue')} created or changed."
     screen.result({"dry_run": False, "queues": [each.plain() for each in changes]}, sentence)
 
 

@@ -41,9 +41,9 @@ _PAGE: Final = 1_000
 _AT_ONCE: Final = 1_000_000
 _CHECK_EPILOG: Final = """\b
 Exit codes:
-  0    nothing is wrong
-  1    something is: see what is printed
-  2    it cannot be judged: no events, or of types that this version does not know
+  0    no violation found
+  1    violations found
+  2    the log cannot be checked: no events, or types of a later version
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
@@ -218,34 +218,34 @@ def _filter_of(given: Mapping[str, Any]) -> Callable[[Event], bool]:
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
     metavar="PATH",
-    help="A folder of exported events, a Parquet file, or a file of what leasehold events tail "
-    "--after 0 --json prints. May be given several times, in their order. Default: what the "
-    "server's database still has.",
+    help="Folder of exported events, a Parquet file, or a file with the output of leasehold "
+    "events tail --after 0 --json. Can be repeated, in order. Default: the events in the "
+    "server's database.",
 )
 @click.option(
     "--of-account",
     "of_account",
     metavar="NAME",
-    help="With --from: only events of this account. Default: of all.",
+    help="With --from: check events of this account. Default: all accounts.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Show only what is found in this queue. May be given several times.",
+    help="Show violations in this queue. Can be repeated.",
 )
 @click.option(
     "--definitions",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --from: what leasehold definitions export has written at the log's end. Budgets, "
-    "order and limits of groups are judged by it.",
+    help="With --from: file that leasehold definitions export wrote at the log's end, to check "
+    "budgets, order and limits of groups.",
 )
 @click.option(
     "--partial",
     is_flag=True,
-    help="The log does not tell of all messages, although it begins with batch 1.",
+    help="Accept a log that begins with batch 1 and lacks events of some messages.",
 )
 @click.option(
     "--gap",
@@ -253,13 +253,13 @@ def _filter_of(given: Mapping[str, Any]) -> Callable[[Event], bool]:
     type=click.IntRange(min=0),
     multiple=True,
     metavar="SEQ",
-    help="Behind the batch with this number events are missing, as the server's own log told when "
-    "it had no more room for them. May be given several times.",
+    help="Accept missing events after the batch with this number. The server's log names the "
+    "batch when it drops events. Can be repeated.",
 )
 @click.option(
     "--live",
     is_flag=True,
-    help="Without --from: also compare the log with what is in the queues now.",
+    help="Without --from: also compare the log with the messages in the queues.",
 )
 @click.option(
     "--at-once",
@@ -267,8 +267,8 @@ def _filter_of(given: Mapping[str, Any]) -> Callable[[Event], bool]:
     metavar="N",
     default=_AT_ONCE,
     show_default=True,
-    help="Keep so many messages in memory, some 600 bytes each. A log with more of them at a time "
-    "is read several times.",
+    help="Maximum number of messages in memory, about 600 bytes each. A log with more live "
+    "messages is read several times.",
 )
 @click.option(
     "--limit",
@@ -276,21 +276,21 @@ def _filter_of(given: Mapping[str, Any]) -> Callable[[Event], bool]:
     metavar="N",
     default=_LAST,
     show_default=True,
-    help="How many violations to show.",
+    help="Maximum number of violations shown.",
 )
 def check(session: Session, **options: Any) -> None:
     """Check the log against the rules: no two leases, nothing lost, nothing early, exact counts.
 
-    A log may begin in the middle. What it does not tell is left out, and how much that is.
+    A log may begin in the middle. The output says how much could not be checked.
 
     Example: leasehold events check --live
 
     Example: leasehold events check --from /data/events
     """
     if options["paths"] and options["live"]:
-        raise click.UsageError("--live compares a server's own log: leave --from out.")
+        raise click.UsageError("--live and --from exclude each other. Type one of them.")
     if not options["paths"] and (options["of_account"] or options["definitions"]):
-        raise click.UsageError("--of-account and --definitions go with --from.")
+        raise click.UsageError("--of-account and --definitions need --from.")
     _run_check(session, **options)
 
 
@@ -300,7 +300,7 @@ def check(session: Session, **options: Any) -> None:
 def trace(session: Session, queue: str, message_id: str) -> None:
     """Show the history of a message.
 
-    It may be long gone: what counts is how far back the event log goes.
+    It works for removed messages, too, as far back as the event log goes.
 
     Example: leasehold trace orders 00000000-0001-8abc-9def-0123456789ab
     """
@@ -641,7 +641,9 @@ def _tell(session: Session, report: Report, shown: Sequence[Violation], limit: i
         screen.show(_violation(each))
     hidden = report.total - min(len(shown), limit)
     if hidden:
-        screen.hint(f"{counted(hidden, 'violation')} more; --limit shows more, --json how many.")
+        screen.hint(
+            f"{counted(hidden, 'violation')} more. --limit shows more, --json their number."
+        )
     facts = Table.grid(padding=(0, 2, 0, 0))
     for name, value in _facts(report):
         facts.add_row(Text(name, style="dim"), value)

@@ -27,7 +27,7 @@ from leasehold.client.models import GroupHalt, GroupInfo, Groups, GroupView
 
 @click.group("group", cls=OrderedGroup)
 def group() -> None:
-    """Show the message groups of a queue, halt and resume them."""
+    """List, show, halt and resume message groups."""
 
 
 _GROUP = click.argument("group_id", metavar="GROUP")
@@ -38,14 +38,18 @@ _GROUP = click.argument("group_id", metavar="GROUP")
     "--order",
     type=click.Choice(["backlog", "oldest", "in-flight"]),
     default="backlog",
-    help="Which come first: with most messages that wait, with the one that waits longest, or "
-    "with most in flight.",
+    help="Order of the list: most waiting messages first, longest wait first, or most messages "
+    "in flight first.",
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 1_000), default=20, metavar="N", help="Most groups; 20."
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    metavar="N",
+    help="Maximum number of groups. Default: 20.",
 )
-@click.option("--noisy", is_flag=True, help="Only groups that are noisy.")
-@click.option("--halted", is_flag=True, help="Only groups that stand still until they are resumed.")
+@click.option("--noisy", is_flag=True, help="Select noisy groups.")
+@click.option("--halted", is_flag=True, help="Select halted groups.")
 @QUEUE
 def list_groups(  # noqa: PLR0913, PLR0917 - an option each
     session: Session,
@@ -56,7 +60,7 @@ def list_groups(  # noqa: PLR0913, PLR0917 - an option each
     halted: bool,
     every_s: float | None,
 ) -> None:
-    """List the groups of a queue, and how many messages they have.
+    """List the message groups of a queue with their counts.
 
     Example: leasehold group list orders --order oldest
     """
@@ -74,7 +78,7 @@ def list_groups(  # noqa: PLR0913, PLR0917 - an option each
 @QUEUE
 @_GROUP
 def show_group(session: Session, queue: str, group_id: str, every_s: float | None) -> None:
-    """Show a group: how many messages it has, and which of them hold it up.
+    """Show a message group: its counts, and the messages that block it.
 
     Example: leasehold group show orders "order 1"
     """
@@ -86,40 +90,40 @@ def show_group(session: Session, queue: str, group_id: str, every_s: float | Non
 
 
 @remote("halt", add_to=group)
-@click.option("--reason", metavar="TEXT", help="For those who wonder.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown to operators.")
 @QUEUE
 @_GROUP
 def halt_group(session: Session, queue: str, group_id: str, reason: str | None) -> None:
-    """Have a group give nothing until it is resumed. What is on leases is worked on.
+    """Halt a message group: it delivers no messages. Leased messages can be completed.
 
     Example: leasehold group halt orders "order 1" --reason "the customer asked"
     """
     found = session.queue(queue).halt_group(group_id, reason)
-    session.screen.result(found, f"Group {clean(group_id)} stands still until it is resumed.")
+    session.screen.result(found, f"Group {clean(group_id)} is halted.")
 
 
 @remote("resume", add_to=group)
 @QUEUE
 @_GROUP
 def resume_group(session: Session, queue: str, group_id: str) -> None:
-    """Have a group go on that stands still, for whatever reason.
+    """Resume a halted message group, whatever halted it.
 
     Example: leasehold group resume orders "order 1"
     """
     found = session.queue(queue).resume_group(group_id)
-    session.screen.result(found, f"Group {clean(group_id)} gives out messages.")
+    session.screen.result(found, f"Group {clean(group_id)} is resumed.")
 
 
 @remote("release", add_to=group)
 @QUEUE
 @_GROUP
 def release_group(session: Session, queue: str, group_id: str) -> None:
-    """End the hold of whatever session has a group. What it has leased stays on lease.
+    """End the hold of a session on a message group. Its leased messages stay leased.
 
     Example: leasehold group release orders "order 1"
     """
     session.queue(queue).end_hold(group_id)
-    session.screen.result(None, f"Group {clean(group_id)} is held by no session.")
+    session.screen.result(None, f"No session holds group {clean(group_id)}.")
 
 
 def _group_table(found: Groups) -> RenderableType:

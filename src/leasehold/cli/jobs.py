@@ -40,27 +40,31 @@ _DONE_OF = {
     "extend-lease": "given more time",
 }
 
-_NO_WAIT = click.Option(["--no-wait"], is_flag=True, help="Do not wait for the end of the job.")
+_NO_WAIT = click.Option(
+    ["--no-wait"], is_flag=True, help="Return without waiting for the job's end."
+)
 _RATE = click.option(
     "--rate",
     "rate_per_s",
     metavar="NUMBER",
     type=click.FloatRange(min=0, min_open=True),
-    help="Messages a second, to go slowly.",
+    help="Limit the job to this many messages per second.",
 )
-_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Only count the messages that match.")
+_DRY_RUN = click.Option(
+    ["--dry-run"], is_flag=True, help="Count the matching messages, and change nothing."
+)
 
 
 @click.group("job", cls=OrderedGroup)
 def job() -> None:
-    """Follow and stop purges, redrives and changes. The server carries them on by itself."""
+    """Follow and stop purges, redrives and changes. The server runs them in the background."""
 
 
 @remote("list", WATCH, add_to=job)
-@click.option("--queue", metavar="QUEUE", help="Only jobs of this queue.")
+@click.option("--queue", metavar="QUEUE", help="Select jobs of this queue.")
 @how_many
 def list_jobs(session: Session, queue: str | None, limit: int, every_s: float | None) -> None:
-    """List purges, redrives and changes, the newest first.
+    """List purges, redrives and changes, newest first.
 
     Example: leasehold job list --queue orders
     """
@@ -75,7 +79,7 @@ def list_jobs(session: Session, queue: str | None, limit: int, every_s: float | 
 @remote("show", add_to=job)
 @click.argument("job_id", metavar="JOB")
 def show(session: Session, job_id: str) -> None:
-    """Show how far a job has come.
+    """Show the progress of a job.
 
     Example: leasehold job show 4f0c1d2e3a4b5c6d7e8f9a0b
     """
@@ -87,7 +91,7 @@ def show(session: Session, job_id: str) -> None:
 @remote("watch", add_to=job)
 @click.argument("job_id", metavar="JOB")
 def watch(session: Session, job_id: str) -> None:
-    """Show a job's progress until it is over. Ctrl+C stops watching and not the job.
+    """Watch the progress of a job until it ends. Ctrl+C ends the watch, not the job.
 
     Example: leasehold job watch 4f0c1d2e3a4b5c6d7e8f9a0b
     """
@@ -97,7 +101,7 @@ def watch(session: Session, job_id: str) -> None:
 @remote("stop", add_to=job)
 @click.argument("job_id", metavar="JOB")
 def stop(session: Session, job_id: str) -> None:
-    """Stop a job where it is. What it has moved stays moved.
+    """Stop a job. Messages that it has moved stay moved.
 
     Example: leasehold job stop 4f0c1d2e3a4b5c6d7e8f9a0b
     """
@@ -111,9 +115,9 @@ def stop(session: Session, job_id: str) -> None:
 def purge(
     session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
 ) -> None:
-    """Remove messages of a queue for good, also hidden ones, after asking.
+    """Remove messages of a queue for good, also hidden ones, after confirmation.
 
-    Without a filter: all but those in the poison queue, which go with --state poisoned.
+    Without a filter: all messages but those in the poison queue. For these: --state poisoned.
 
     Example: leasehold queue purge orders --state delayed --older-than 7d
     """
@@ -134,19 +138,21 @@ def purge(
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Bring so many first, and go on only when all of them have been completed.",
+    help="Move N messages first, and continue when all of them are completed.",
 )
 @click.option(
-    "--target", metavar="QUEUE", help="Bring them to this queue, not to the one they failed in."
+    "--target",
+    metavar="QUEUE",
+    help="Move the messages to this queue, instead of the one they failed in.",
 )
 @filter_options(states=False)
 @click.argument("queue", metavar="QUEUE")
 def redrive(
     session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
 ) -> None:
-    """Bring messages back from the poison queue.
+    """Move messages from the poison queue back to their queue.
 
-    Give the queue that they failed in. It asks before it begins.
+    QUEUE is the queue in which they failed. The command asks for confirmation.
 
     Example: leasehold redrive orders --error TimeoutError --canary 5 --rate 10
     """
@@ -154,7 +160,7 @@ def redrive(
     handle, wanted = session.queue(queue), filter_of(given)
     if not dry_run and not yes:
         meant = _meant(session, handle, wanted, handle.redrive)
-        session.confirm(f"Bring {meant} back to queue {how['target'] or queue}?", yes=yes)
+        session.confirm(f"Move {meant} back to queue {how['target'] or queue}?", yes=yes)
     wait_s = 0 if no_wait else _FIRST_WAIT_S
     begun = handle.redrive(wanted, **how, dry_run=dry_run, wait_s=wait_s)
     _finish(session, begun, wait=not no_wait)
@@ -165,35 +171,40 @@ def redrive(
     "--delay",
     "delay_s",
     type=LENGTH,
-    help="From now until they can be received; 0: now. With --end-lease, too.",
+    help="Time until the messages are visible; 0 makes them visible now. Also with --end-lease.",
 )
 @click.option(
-    "--time-to-live", "time_to_live_s", type=TIME_TO_LIVE, help="From now until they expire."
+    "--time-to-live",
+    "time_to_live_s",
+    type=TIME_TO_LIVE,
+    help="Time from now until the messages expire, or never.",
 )
 @click.option(
-    "--priority", type=click.IntRange(1, 16), metavar="N", help="1 is received first, 16 last."
+    "--priority",
+    type=click.IntRange(1, 16),
+    metavar="N",
+    help="Priority: 1 is received first, 16 last.",
 )
-@click.option("--force", is_flag=True, help="Also those that workers have, whose leases end then.")
+@click.option("--force", is_flag=True, help="Change leased messages as well, and end their leases.")
 @click.option(
     "--extend-lease",
     "extend_s",
     type=LENGTH,
-    help="Give the workers that have them so much time from now; their receipts stay good.",
+    help="Extend the leases to this time from now. Receipts stay valid.",
 )
+@click.option("--end-lease", "ends", is_flag=True, help="End the leases.")
 @click.option(
-    "--end-lease", "ends", is_flag=True, help="Take them back from the workers that have them."
+    "--note", metavar="TEXT", help="With --end-lease: note, shown with the messages later."
 )
-@click.option("--note", metavar="TEXT", help="With --end-lease: shown with the messages later.")
 @_RATE
 @filter_options()
 @click.argument("queue", metavar="QUEUE")
 def change(
     session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
 ) -> None:
-    """Change messages that a filter means, after asking: those that wait, or leases.
+    """Change messages that match a filter, or their leases, after confirmation.
 
-    For one message: message amend, message extend, message end-lease. Without a filter: all that
-    can be changed so.
+    For one message: leasehold message amend, extend or end-lease. Without a filter: all messages.
 
     Example: leasehold message change orders --group acme --priority 1
 
@@ -225,16 +236,18 @@ def _change_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     named = {name for name, value in members.items() if value is not None}
     if extend_s is not None:
         if ends or named or force or note is not None:
-            raise click.UsageError("--extend-lease changes the leases, and nothing else.")
+            raise click.UsageError("--extend-lease excludes all other changes.")
         return "extend-lease", rate | {"visibility_timeout_s": extend_s}
     if ends:
         if named - {"delay_s"} or force:
-            raise click.UsageError("With --end-lease only --delay and --note can be said.")
+            raise click.UsageError("--end-lease can have --delay and --note only.")
         return "end-lease", rate | {"delay_s": members["delay_s"], "reason": note}
     if note is not None:
-        raise click.UsageError("--note goes with --end-lease.")
+        raise click.UsageError("--note needs --end-lease.")
     if not named:
-        raise click.UsageError("Say what to change: leasehold message change --help.")
+        raise click.UsageError(
+            "There is nothing to change. Type: leasehold message change --help, for a list."
+        )
     return "amend", rate | members | {"force": force}
 
 
@@ -260,7 +273,7 @@ def _finish(session: Session, begun: Job, *, wait: bool) -> None:
     over = _follow(session, begun) if wait else begun
     screen.result(over, _told(over))
     if not over.is_over:
-        screen.hint(f"To follow it: leasehold job watch {over.job_id}")
+        screen.hint(f"Follow it: leasehold job watch {over.job_id}")
     if over.state == "stopped" and wait:
         raise click.exceptions.Exit(ExitCode.REFUSED)
 
@@ -282,8 +295,8 @@ def _follow(session: Session, begun: Job) -> Job:
             return session.client.wait_for_job(begun.job_id, on_progress=draw)
         except KeyboardInterrupt:
             session.screen.hint(
-                "The job goes on. To follow it: leasehold job watch "
-                f"{begun.job_id}; to stop it: leasehold job stop {begun.job_id}"
+                "The job continues. Follow it: leasehold job watch "
+                f"{begun.job_id}. Stop it: leasehold job stop {begun.job_id}"
             )
             raise
 
@@ -296,7 +309,9 @@ def _told(over: Job) -> str:
         return f"Stopped after {sentence}." + (f" {clean(over.note)}" if over.note else "")
     if over.state == "done":
         return f"{sentence}, of {number(over.examined)} examined."
-    return f"The {over.kind} of queue {over.queue} goes on as job {over.job_id}: {sentence} so far."
+    return (
+        f"The {over.kind} of queue {over.queue} continues as job {over.job_id}: {sentence} so far."
+    )
 
 
 def _verb(of: Job) -> str:

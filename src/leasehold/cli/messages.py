@@ -51,7 +51,7 @@ from leasehold.client.models import Attempt, ErrorReport, LeaseInfo, MessageView
 
 MESSAGE: Final = click.argument("message_id", metavar="ID")
 _FORCE: Final = click.Option(
-    ["--force"], is_flag=True, help="Also if a worker has it, whose lease ends then."
+    ["--force"], is_flag=True, help="Act on a leased message as well, and end its lease."
 )
 _SHOWN: Final = 100
 _PAGE: Final = 500
@@ -59,12 +59,12 @@ _LIMIT: Final = click.Option(
     ["--limit"],
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"How many at most, 0 for all. Unless told, {_SHOWN}, and all with --json.",
+    help=f"Maximum number of messages; 0 shows all. Default: {_SHOWN}, or all with --json.",
 )
 _WHY: Final = click.Option(
     ["--why/--no-why"],
     default=None,
-    help="Say under each message why it is as it is, or show the bodies.",
+    help="Show below each message why it is in its state, instead of the body.",
 )
 
 
@@ -85,11 +85,11 @@ for _command in (send, receive):
     metavar="N",
     default=32,
     show_default=True,
-    help="How many at most.",
+    help="Maximum number of messages.",
 )
 @QUEUE
 def peek(session: Session, queue: str, max_messages: int) -> None:
-    """Show the messages that would be received next, and lease none.
+    """Show the messages that are received next, without leasing them.
 
     Example: leasehold message peek orders --max 5
     """
@@ -104,7 +104,7 @@ def peek(session: Session, queue: str, max_messages: int) -> None:
 @filter_options()
 @QUEUE
 def list_messages(session: Session, queue: str, why: bool | None, **given: Any) -> None:
-    """List messages in whatever state, the oldest first, without touching them.
+    """List messages in any state, oldest first, without changing them.
 
     Example: leasehold message list orders --state leased --holder worker-7
     """
@@ -115,9 +115,9 @@ def list_messages(session: Session, queue: str, why: bool | None, **given: Any) 
 @filter_options()
 @QUEUE
 def inspect(session: Session, queue: str, why: bool | None, **given: Any) -> None:
-    """List messages in any state, and say why each is in it.
+    """List messages in any state, and explain the state of each.
 
-    It is message list --why. Nothing is touched.
+    The same as message list --why.
 
     Example: leasehold inspect orders --state leased --watch
     """
@@ -128,7 +128,7 @@ def inspect(session: Session, queue: str, why: bool | None, **given: Any) -> Non
 @QUEUE
 @MESSAGE
 def show(session: Session, queue: str, message_id: str) -> None:
-    """Show all there is to know about one message: body, lease, attempts, errors.
+    """Show everything about a message: body, lease, attempts, errors.
 
     Example: leasehold message show orders 00000000-0001-8abc-9def-0123456789ab
     """
@@ -144,12 +144,12 @@ def show(session: Session, queue: str, message_id: str) -> None:
     type=click.File("wb", lazy=True),
     metavar="FILE",
     default="-",
-    help="Write it here; to standard output by default.",
+    help="Write the body to this file. Default: standard output.",
 )
 @QUEUE
 @MESSAGE
 def body(session: Session, queue: str, message_id: str, output: IO[bytes]) -> None:
-    """Write the body of a message as it is, however large. With --json as well.
+    """Write the body of a message unchanged, whatever its size. --json does not change it.
 
     Example: leasehold message body scans 00000000-0001-8abc-9def-0123456789ab --output scan.tiff
     """
@@ -162,7 +162,7 @@ def body(session: Session, queue: str, message_id: str, output: IO[bytes]) -> No
 @QUEUE
 @MESSAGE
 def explain_message(session: Session, queue: str, message_id: str, every_s: float | None) -> None:
-    """Say in a sentence why a message can or cannot be received.
+    """Explain in a sentence why a message can or cannot be received.
 
     Example: leasehold message explain orders 00000000-0001-8abc-9def-0123456789ab
     """
@@ -186,12 +186,23 @@ for _command in (complete, renew, release, bury, change):
 
 @remote("amend", _FORCE, add_to=message)
 @body_options
-@click.option("--delay", "delay_s", type=LENGTH, help="From now until it can be received; 0: now.")
 @click.option(
-    "--time-to-live", "time_to_live_s", type=TIME_TO_LIVE, help="From now until it expires."
+    "--delay",
+    "delay_s",
+    type=LENGTH,
+    help="Time until the message is visible; 0 makes it visible now.",
 )
 @click.option(
-    "--priority", type=click.IntRange(1, 16), metavar="N", help="1 is received first, 16 last."
+    "--time-to-live",
+    "time_to_live_s",
+    type=TIME_TO_LIVE,
+    help="Time from now until the message expires, or never.",
+)
+@click.option(
+    "--priority",
+    type=click.IntRange(1, 16),
+    metavar="N",
+    help="Priority: 1 is received first, 16 last.",
 )
 @click.option(
     "--property",
@@ -199,19 +210,21 @@ for _command in (complete, renew, release, bury, change):
     type=Pair(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="May be given more than once, and replaces all there are.",
+    help="Set a property, and remove all other properties. Can be repeated.",
 )
 @QUEUE
 @MESSAGE
 def amend(session: Session, queue: str, message_id: str, **given: Any) -> None:
-    """Change a message that waits: its body, delay, priority, time to live, properties.
+    """Change a waiting message: its body, delay, priority, time to live or properties.
 
     Example: leasehold message amend orders 00000000-0001-8abc-9def-0123456789ab --delay 0
     """
     body = given_body(given.pop("body"), encode=given.pop("encode"))
     changes = given | {"properties": dict(given["properties"]) or None, "body": body}
     if not any(value is not None for name, value in changes.items() if name != "force"):
-        raise click.UsageError("Say what to change: leasehold message amend --help.")
+        raise click.UsageError(
+            "There is nothing to change. Type: leasehold message amend --help, for a list."
+        )
     _reply(session, session.queue(queue).amend(message_id, **changes))
 
 
@@ -219,7 +232,7 @@ def amend(session: Session, queue: str, message_id: str, **given: Any) -> None:
 @QUEUE
 @MESSAGE
 def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool) -> None:
-    """Remove one message for good, after asking; no receipt is needed.
+    """Remove a message for good, after confirmation. No receipt is needed.
 
     Example: leasehold message remove orders 00000000-0001-8abc-9def-0123456789ab
     """
@@ -230,15 +243,19 @@ def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool
 
 @remote("end-lease", add_to=message)
 @click.option(
-    "--delay", "delay_s", type=LENGTH, default=0, help="How long it stays hidden; 0 by default."
+    "--delay",
+    "delay_s",
+    type=LENGTH,
+    default=0,
+    help="Time that the message stays hidden. Default: 0.",
 )
-@click.option("--reason", metavar="TEXT", help="Shown with the message later.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown with the message later.")
 @QUEUE
 @MESSAGE
 def end_lease(
     session: Session, queue: str, message_id: str, delay_s: int, reason: str | None
 ) -> None:
-    """End the lease of a worker: its receipt is dead, and the message can be received again.
+    """End a lease: its receipt becomes invalid, and the message can be received again.
 
     Example: leasehold message end-lease orders 00000000-0001-8abc-9def-0123456789ab
     """
@@ -256,9 +273,9 @@ def end_lease(
 @QUEUE
 @MESSAGE
 def extend(session: Session, queue: str, message_id: str, for_s: int) -> None:
-    """Give the worker that has a message more time, or less; its receipt stays good.
+    """Change the end of a lease. Its receipt stays valid.
 
-    No receipt is needed. The worker is not told, and its next renewal moves the end again.
+    No receipt is needed. The worker is not notified, and its next renewal changes the end again.
 
     Example: leasehold message extend orders 00000000-0001-8abc-9def-0123456789ab --for 1h
     """
@@ -266,14 +283,15 @@ def extend(session: Session, queue: str, message_id: str, for_s: int) -> None:
 
 
 @remote("cancel", add_to=message)
-@click.option("--reason", metavar="TEXT", help="For the worker.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown to the worker.")
 @QUEUE
 @MESSAGE
 def cancel(session: Session, queue: str, message_id: str, reason: str | None) -> None:
-    """Ask the worker of a message to stop. Its lease stays until it does, or runs out.
+    """Ask the worker of a message to stop. The lease stays until the worker stops or the lease
+    ends.
 
-    The worker hears of it with its next renewal or heartbeat. To take the message away at once:
-    message end-lease.
+    The worker gets the request with its next renewal or heartbeat. To end the lease at once:
+    leasehold message end-lease.
 
     Example: leasehold message cancel orders 00000000-0001-8abc-9def-0123456789ab --reason wrong
     """
@@ -314,7 +332,7 @@ def _list(session: Session, queue: str, *, why: bool, given: dict[str, Any]) -> 
     rows = fetch()
     screen.show(render(rows))
     if limit and len(rows) == limit:
-        screen.hint("There may be more: --limit 0 shows all.")
+        screen.hint("There may be more. Show all: --limit 0")
 
 
 def _gathered(session: Session, queue: str, pages: Any, limit: int) -> list[MessageView]:
@@ -357,10 +375,10 @@ def _reply(session: Session, changed: MessageView) -> None:
 _PRIORITY = 8
 _MS = 1000
 _PROBLEMS = {
-    "missing": "It is not where large bodies are kept. The server's log names its key.",
-    "corrupt": "What is kept is not what was sent. The server's log names its key.",
-    "unreachable": "The place where large bodies are kept does not answer now.",
-    "left-out": "The answer could not hold it.",
+    "missing": "The store of large bodies does not have it. The server's log has its key.",
+    "corrupt": "The stored body differs from what was sent. The server's log has its key.",
+    "unreachable": "The store of large bodies does not answer.",
+    "left-out": "It is too large for this answer. Read it with leasehold message body.",
 }
 """What became of a large body that is not shown."""
 

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _PIPELINE: Final = click.argument("pipeline", metavar="MODULE:PIPELINE")
 _RUN_EPILOG: Final = """\b
 Exit codes:
-  0    the queue is empty, or the run was stopped by SIGTERM or Ctrl+C
-  1    there is no such queue, or the run could not go on
-  2    a mistake in the command line
+  0    the queue is empty, or SIGTERM or Ctrl+C stopped the run
+  1    the queue does not exist, or the run failed
+  2    a mistake on the command line
   3    no Leasehold server, or no other service, answers at the address
-  130  a second Ctrl+C or SIGTERM: messages in work were not waited for
+  130  a second Ctrl+C or SIGTERM, which does not wait for messages in work
 """
 
 
@@ -62,7 +62,7 @@ def pipeline() -> None:
     default="local[*]",
     show_default=True,
     metavar="MASTER",
-    help="Of Spark: local[2], spark://host:7077 and so on.",
+    help="Spark master, such as local[2] or spark://host:7077.",
 )
 @click.option(
     "--conf",
@@ -70,25 +70,25 @@ def pipeline() -> None:
     multiple=True,
     type=Pair(),
     metavar="NAME=VALUE",
-    help="Setting of Spark. May be given several times.",
+    help="Spark setting. Can be repeated.",
 )
 @click.option(
     "--queue",
     metavar="QUEUE",
-    help="Name of the queue, or an address such as azure:///orders. Default: that of the pipeline.",
+    help="Name of the queue, or an address such as azure:///orders. Default: the pipeline's queue.",
 )
 @click.option(
     "--tasks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many tasks of Spark. Default: as many as it runs at once.",
+    help="Number of Spark tasks. Default: as many as Spark runs at once.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(min=1, max=10_000),
     metavar="N",
-    help="Messages that each task works on at once. Default: 8, and more while they take next to "
-    "no time.",
+    help="Number of messages that each task works on at once. Default: 8, or more while they are "
+    "very short.",
 )
 @click.option(
     "--lease",
@@ -96,12 +96,12 @@ def pipeline() -> None:
     type=Length(),
     default="30s",
     show_default=True,
-    help="Length of each lease; it is renewed as long as a stage works.",
+    help="Length of each lease. It is renewed while a stage works.",
 )
 @click.option(
     "--lease-as-set",
     is_flag=True,
-    help="Leases as long as is set on the server for the message, its type or its queue.",
+    help="Use the lease that the server has set for the message, its type or its queue.",
 )
 @click.option(
     "--max-failures",
@@ -109,45 +109,46 @@ def pipeline() -> None:
     default=5,
     show_default=True,
     metavar="N",
-    help="Failures that a message gets; the last one buries it.",
+    help="Bury a message at this number of failures.",
 )
-@click.option("--continuous", is_flag=True, help="Go on until stopped, also when nothing is left.")
+@click.option(
+    "--continuous", is_flag=True, help="Continue until stopped, even when the queue is empty."
+)
 @click.option(
     "--grace",
     "grace_s",
     type=Length(),
     default="30s",
     show_default=True,
-    help="How long messages in work may go on after the first signal.",
+    help="Time for messages in work after the first signal.",
 )
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write what became of each message there: .parquet, .json, .jsonl or .ndjson.",
+    help="Write the outcome of each message to this file: .parquet, .json, .jsonl or .ndjson.",
 )
 @click.option(
     "--each",
     type=click.Choice(["message", "delivery", "expired"]),
     default="message",
     show_default=True,
-    help="What the report has a row for.",
+    help="Rows of the report.",
 )
 @click.option(
     "--progress/--no-progress",
     default=True,
-    help="Show how it is going: bars on a terminal, a line every ten seconds elsewhere. On unless "
-    "told.",
+    help="Show progress: bars on a terminal, otherwise a line every ten seconds. Default: on.",
 )
 @TRACING
 def run_pipeline(given: dict[str, Any], **options: Any) -> None:
-    """Work a queue off on the executors of Spark, and say what was done.
+    """Work on the messages of a queue on Spark executors, and report the result.
 
-    The pipeline is a leasehold.spark.pipeline.Pipeline. Its module is looked for in the current
-    directory first, and is brought to the executors with the other modules there that it uses.
+    The pipeline is a leasehold.spark.pipeline.Pipeline. Its module is searched in the current
+    directory first, and sent to the executors with the modules there that it uses.
 
-    With --json each line of the output is an object that says how it is going, the last one how it
-    has ended.
+    With --json each line of the output is an object with the progress, the last line with the
+    result.
 
     Example: leasehold pipeline run video:pipeline --master 'local[2]'
 

@@ -60,195 +60,206 @@ _OPTIONS: Final = (
     click.option(
         "--visibility-timeout",
         type=LENGTH,
-        help="Lease of a receive that names none: seconds, or 90s, 5m, 2h. 30 s unless set.",
+        help="Length of leases for receives that set none: seconds, or 90s, 5m, 2h. Default: 30 s.",
     ),
     click.option(
         "--strict/--until-retaken",
         "strict",
         default=None,
-        help="What a receipt is worth once its lease has run out: nothing, or as much as before "
-        "until another consumer takes the message (the default, as in Azure).",
+        help="When a receipt becomes invalid: when its lease ends, or when another consumer "
+        "receives the message (default, as in Azure).",
     ),
     click.option(
         "--max-deliveries",
         type=_BUDGET,
         metavar="N",
-        help="Deliveries after which a message goes to the poison queue.",
+        help="Move a message to the poison queue after N deliveries.",
     ),
     click.option(
-        "--max-failures", type=_BUDGET, metavar="N", help="The same for reported failures."
+        "--max-failures",
+        type=_BUDGET,
+        metavar="N",
+        help="Move a message to the poison queue after N reported failures.",
     ),
     click.option(
-        "--max-interruptions", type=_BUDGET, metavar="N", help="The same for workers that stopped."
+        "--max-interruptions",
+        type=_BUDGET,
+        metavar="N",
+        help="Move a message to the poison queue after N interruptions of its worker.",
     ),
     click.option(
-        "--max-lapses", type=_BUDGET, metavar="N", help="The same for leases that ran out."
+        "--max-lapses",
+        type=_BUDGET,
+        metavar="N",
+        help="Move a message to the poison queue after N lapsed leases.",
     ),
     click.option(
         "--backoff",
         type=click.Choice(["fixed", "linear", "exponential"]),
-        help="How the wait after a failure grows.",
+        help="Growth of the wait after a failure.",
     ),
-    click.option("--backoff-initial", type=FRACTIONAL, help="Wait after the first failure."),
+    click.option(
+        "--backoff-initial", type=FRACTIONAL, help="Length of the wait after the first failure."
+    ),
     click.option(
         "--backoff-factor",
         type=click.FloatRange(1, 10),
         metavar="NUMBER",
-        help="Of exponential growth, 1 to 10.",
+        help="Factor of exponential growth, 1 to 10.",
     ),
-    click.option("--backoff-cap", type=FRACTIONAL, help="Longest wait after a failure."),
+    click.option("--backoff-cap", type=FRACTIONAL, help="Maximum wait after a failure."),
     click.option(
         "--backoff-jitter",
         type=click.FloatRange(0, 1),
         metavar="NUMBER",
-        help="Share of the wait by which chance moves it, 0 to 1.",
+        help="Random share of the wait, 0 to 1.",
     ),
     click.option(
         "--poison-queue",
         metavar="QUEUE",
-        help="Where poisoned messages go; unless set, the queue's name and -poison.",
+        help="Queue for poisoned messages. Default: the queue's name with -poison.",
     ),
     click.option(
         "--poison-time-to-live",
         type=LENGTH,
-        help="How long they stay there; unless set, for ever.",
+        help="Time that messages stay in the poison queue. Default: for ever.",
     ),
     click.option(
         "--dedup-window",
         type=LENGTH,
-        help="How long deduplication keys are remembered; 0: not at all.",
+        help="Time that deduplication keys are remembered; 0 turns deduplication off.",
     ),
     click.option(
         "--priority-ageing",
         type=LENGTH,
-        help="Waiting time that counts as one step of priority, so that nothing waits for ever.",
+        help="Waiting time that raises a message by one step of priority.",
     ),
     click.option(
         "--rate",
         type=click.FloatRange(min=0, min_open=True),
         metavar="NUMBER",
-        help="Messages that may be received each second.",
+        help="Maximum number of messages received per second.",
     ),
     click.option(
         "--group-order",
         type=click.Choice(["none", "fifo"]),
-        help="Whether messages of one group are handed out in the order of their puts.",
+        help="Order of the messages of a group: none, or the order of their puts.",
     ),
     click.option(
         "--group-fair/--no-group-fair",
         "group_fair",
         default=None,
-        help="Serve message groups in turn, whatever their backlogs, or the oldest message first.",
+        help="Serve message groups in turn, or the oldest message first.",
     ),
     click.option(
         "--group-limit-noisy/--no-group-limit-noisy",
         "group_limit_noisy",
         default=None,
-        help="Have noisy groups leave consumers free for the others, or take all that are idle.",
+        help="Limit noisy groups so that consumers stay free for other groups, or do not.",
     ),
     click.option(
         "--group-weight",
         type=Pair(),
         multiple=True,
         metavar="GROUP=N",
-        help="Messages that a group is served for one of the others; may be given more than once.",
+        help="Serve this group N messages for each message of another group. Can be repeated.",
     ),
     click.option(
         "--group-in-flight",
         type=click.IntRange(1, 1_000_000),
         metavar="N",
-        help="Most messages of one group that may be on leases at once.",
+        help="Maximum number of leased messages per group.",
     ),
     click.option(
         "--group-in-flight-of",
         type=Pair(),
         multiple=True,
         metavar="GROUP=N",
-        help="The same for one group; may be given more than once.",
+        help="Set this limit for one group. Can be repeated.",
     ),
     click.option(
         "--group-rate",
         type=float,
         metavar="N",
-        help="Most messages of one group that are handed out a second.",
+        help="Maximum number of messages per second and group.",
     ),
     click.option(
         "--group-rate-of",
         type=Pair(),
         multiple=True,
         metavar="GROUP=N",
-        help="The same for one group; may be given more than once.",
+        help="Set this limit for one group. Can be repeated.",
     ),
     click.option(
         "--group-burst",
         type=click.IntRange(1, 1_000_000),
         metavar="N",
-        help="Messages of one group that are handed out at once, if none was for a while.",
+        help="Maximum number of messages of a group delivered at once after a quiet time.",
     ),
     click.option(
         "--group-burst-of",
         type=Pair(),
         multiple=True,
         metavar="GROUP=N",
-        help="The same for one group; may be given more than once.",
+        help="Set this limit for one group. Can be repeated.",
     ),
     click.option(
         "--group-poison",
         type=click.Choice(["continue", "halt"]),
-        help="Whether a group in order goes on when one of its messages is poisoned.",
+        help="What an ordered group does when one of its messages is poisoned.",
     ),
     click.option(
         "--adaptive",
         type=Bounds(),
         metavar="FLOOR:CAP",
-        help="Let the server fit the lease to the work, within these bounds: 5s:1h.",
+        help="Let the server adapt leases to the work, within these bounds, such as 5s:1h.",
     ),
-    click.option("--no-adaptive", is_flag=True, help="Let the lease be what is set."),
+    click.option("--no-adaptive", is_flag=True, help="Turn adaptive leases off."),
     click.option(
         "--type-timeout",
         type=Pair(),
         multiple=True,
         metavar="TYPE=TIME",
-        help="Lease of messages of a type, or with encode.* of all types that begin so, for "
-        "receives that name none; may be given more than once.",
+        help="Length of leases for messages of a type, or of all types with a prefix, as in "
+        "encode.*; for receives that set none. Can be repeated.",
     ),
     click.option(
         "--type-adaptive",
         type=Pair(),
         multiple=True,
         metavar="TYPE=FLOOR:CAP",
-        help="Let the server fit that lease to the work on these messages; may be given more than "
-        "once.",
+        help="Let the server adapt the leases of a type to the work. Can be repeated.",
     ),
     click.option(
         "--no-type-timeout",
         multiple=True,
         metavar="TYPE",
-        help="Forget what is set for a type or a prefix; may be given more than once.",
+        help="Remove the settings of a type or a prefix. Can be repeated.",
     ),
     click.option(
         "--max-message-timeout",
         type=LENGTH,
-        help="Longest lease that a producer may name for a message; 12h unless set, 0 for none.",
+        help="Maximum lease that a producer can set for a message; 0 allows none. Default: 12h.",
     ),
     click.option(
         "--paused/--not-paused",
         "paused",
         default=None,
-        help="Give out no messages until resumed, or go on. For a while: leasehold queue pause.",
+        help="Pause the queue until it is resumed, or resume it. For a limited time: leasehold "
+        "queue pause.",
     ),
-    click.option("--pause-reason", metavar="TEXT", help="For those who wonder."),
+    click.option("--pause-reason", metavar="TEXT", help="Reason, shown to operators."),
     click.option(
         "--max-body-bytes",
         type=click.IntRange(1, 67_108_864),
         metavar="N",
-        help="Largest body of a message, 1 to 67108864; 65536 unless set.",
+        help="Maximum size of a body in bytes, 1 to 67108864. Default: 65536.",
     ),
     click.option(
         "--event-log/--no-event-log",
         "event_log",
         default=None,
-        help="Record what happens to its messages, or do not.",
+        help="Record events of its messages, or do not.",
     ),
 )
 METADATA: Final = click.Option(
@@ -256,16 +267,14 @@ METADATA: Final = click.Option(
     type=Pair(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="Metadata; may be given more than once, and replaces all there is.",
+    help="Set metadata, and remove all other metadata. Can be repeated.",
 )
 RESET: Final = click.Option(
     ["--reset"],
     type=click.Choice([*PATHS, "all"]),
     multiple=True,
     metavar="NAME",
-    help="Bring a setting back to its default; may be given more than once. Of: "
-    + ", ".join(PATHS)
-    + ", all.",
+    help="Reset a setting to its default. Can be repeated. One of: " + ", ".join(PATHS) + ", all.",
 )
 
 
@@ -289,7 +298,9 @@ def patch_of(given: Mapping[str, Any], reset: Iterable[str] = ()) -> dict[str, A
         values["paused"] = NEVER_MS if values["paused"] else None
     if values.pop("no-adaptive", False):
         if "adaptive" in values:
-            raise click.UsageError("Give --adaptive or --no-adaptive, not both.")
+            raise click.UsageError(
+                "--adaptive and --no-adaptive exclude each other. Type one of them."
+            )
         values["adaptive"] = None
     elif "adaptive" in values:
         floor_s, cap_s = values["adaptive"]
@@ -317,7 +328,9 @@ def _rules_of(values: dict[str, Any]) -> dict[str, Any]:
         rules.setdefault(name, {})["adaptive"] = {"floor_s": floor_s, "cap_s": cap_s}
     for name in values.pop("no-type-timeout", ()):
         if name in rules:
-            raise click.UsageError(f"The timeout of {name} is to be set and forgotten.")
+            raise click.UsageError(
+                f"--no-type-timeout {name} excludes --type-timeout and --type-adaptive {name}."
+            )
         rules[name] = None
     return rules
 
@@ -326,14 +339,14 @@ def _whole(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise click.UsageError(f"--{option} takes a whole number, not {text!r}.") from None
+        raise click.UsageError(f"--{option} is {text!r}; it must be a whole number.") from None
 
 
 def _fraction(option: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise click.UsageError(f"--{option} takes a number, not {text!r}.") from None
+        raise click.UsageError(f"--{option} is {text!r}; it must be a number.") from None
 
 
 def _assembled(values: Mapping[str, Any], reset: Iterable[str]) -> dict[str, Any]:
@@ -341,7 +354,7 @@ def _assembled(values: Mapping[str, Any], reset: Iterable[str]) -> dict[str, Any
     patch: dict[str, Any] = dict.fromkeys(names)
     for name in reset:
         if name in values:
-            raise click.UsageError(f"--reset {name} and --{name} contradict each other.")
+            raise click.UsageError(f"--reset {name} and --{name} exclude each other.")
         if name != "all":
             _put(patch, PATHS[name], None)
     for name, value in values.items():
@@ -476,7 +489,10 @@ def _by_type(settings: Settings) -> list[tuple[str, str]]:
 def _policy_lines(queue: QueueInfo) -> list[tuple[str, str]]:
     policy = queue.settings.failure_policy
     if policy is None:
-        return [("poisoned after", "never"), ("backoff", "none: failed messages wait for nothing")]
+        return [
+            ("poisoned after", "never"),
+            ("backoff", "none: failed messages are visible at once"),
+        ]
     stays_s = policy.poison_time_to_live_s
     stays = "for ever" if stays_s in {None, -1} else f"for {length(stays_s or 0)}"
     return [
@@ -499,7 +515,7 @@ def _budgets(policy: FailurePolicy) -> str:
 
 def _backoff(backoff: Backoff | None) -> str:
     if backoff is None:
-        return "none: failed messages wait for nothing"
+        return "none: failed messages are visible at once"
     text = f"{backoff.kind}, {length(backoff.initial_s)}"
     if backoff.kind == "exponential":
         text += f" times {number(backoff.factor)} each time"
@@ -522,10 +538,12 @@ def queue() -> None:
 
 
 @remote("list", WATCH, add_to=queue)
-@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
-@click.option("--counts", is_flag=True, help="Count the messages of each, which takes longer.")
+@click.option(
+    "--prefix", default="", metavar="TEXT", help="Select queues whose names begin with this text."
+)
+@click.option("--counts", is_flag=True, help="Count the messages of each queue. This takes longer.")
 def list_queues(session: Session, prefix: str, counts: bool, every_s: float | None) -> None:
-    """List the account's queues by name.
+    """List queues by name.
 
     Example: leasehold queue list --counts
     """
@@ -543,7 +561,7 @@ def list_queues(session: Session, prefix: str, counts: bool, every_s: float | No
 def create(
     session: Session, queue: str, metadata: tuple[tuple[str, str], ...], **given: Any
 ) -> None:
-    """Create a queue if there is none. An existing one must have the settings given.
+    """Create a queue, unless it exists. An existing queue must have the given settings.
 
     Example: leasehold queue create orders --visibility-timeout 2m --max-deliveries 5
     """
@@ -573,7 +591,7 @@ def _azure_hint(name: str) -> str:
 @remote("delete", YES, add_to=queue)
 @QUEUE
 def delete(session: Session, queue: str, yes: bool) -> None:
-    """Delete a queue with all its messages, after asking. Its poison queue stays.
+    """Delete a queue and its messages, after confirmation. Its poison queue stays.
 
     Example: leasehold queue delete orders
     """
@@ -588,7 +606,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
 @remote("show", WATCH, add_to=queue)
 @QUEUE
 def show(session: Session, queue: str, every_s: float | None) -> None:
-    """Show a queue: its messages by state, its settings, what has happened in it.
+    """Show a queue: its messages by state, its settings and its activity.
 
     Example: leasehold queue show orders
     """
@@ -609,13 +627,15 @@ def set_queue(
     reset: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Change settings of a queue. What is not named stays as it is.
+    """Change settings of a queue. Other settings stay as they are.
 
     Example: leasehold queue set orders --max-failures 5 --backoff exponential --backoff-cap 10m
     """
     patch = patch_of(given, reset)
     if not patch and not metadata:
-        raise click.UsageError("Say what to change: leasehold queue set --help lists the settings.")
+        raise click.UsageError(
+            "There is no setting to change. Type: leasehold queue set --help, for a list."
+        )
     changed = session.queue(queue).update(dict(metadata) or None, patch or None)
     _reply_queue(session, changed)
 
@@ -623,7 +643,7 @@ def set_queue(
 @remote("counts", WATCH, add_to=queue)
 @QUEUE
 def counts(session: Session, queue: str, every_s: float | None) -> None:
-    """Count the messages of a queue by state, all at one instant.
+    """Count the messages of a queue by state, at one instant.
 
     Example: leasehold queue counts orders --watch
     """
@@ -635,12 +655,12 @@ def counts(session: Session, queue: str, every_s: float | None) -> None:
     "--for",
     "for_s",
     type=FRACTIONAL,
-    help="How long: seconds, or 90s, 5m, 2h. Unless told, until resumed.",
+    help="Length of the pause: seconds, or 90s, 5m, 2h. Default: until resumed.",
 )
-@click.option("--reason", metavar="TEXT", help="For those who wonder.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown to operators.")
 @QUEUE
 def pause(session: Session, queue: str, for_s: float | None, reason: str | None) -> None:
-    """Give out no messages for a while. What is on a lease can be completed and renewed.
+    """Pause a queue: it delivers no messages. Leased messages can be completed and renewed.
 
     Example: leasehold queue pause orders --for 30m --reason "database upgrade"
     """
@@ -655,18 +675,18 @@ def pause(session: Session, queue: str, for_s: float | None, reason: str | None)
 @remote("resume", add_to=queue)
 @QUEUE
 def resume(session: Session, queue: str) -> None:
-    """Give out messages again.
+    """Resume a paused queue.
 
     Example: leasehold queue resume orders
     """
     changed = session.queue(queue).resume()
-    session.screen.result(changed, f"Queue {changed.name} gives out messages.")
+    session.screen.result(changed, f"Queue {changed.name} is resumed.")
 
 
 @remote("explain", WATCH, add_to=queue)
 @QUEUE
 def explain_queue(session: Session, queue: str, every_s: float | None) -> None:
-    """Say in a sentence why a queue gives messages, or none.
+    """Explain in a sentence why a queue delivers messages, or none.
 
     Example: leasehold queue explain orders
     """
@@ -724,7 +744,7 @@ def _whole_queue(found: QueueInfo, now_ms: int) -> RenderableType:
     parts.append(("Settings", facts(settings_lines(found, now_ms))))
     if found.activity is not None:
         parts.append(
-            ("Activity since the server was started", facts(_activity(found.activity, now_ms)))
+            ("Activity since the server started", facts(_activity(found.activity, now_ms)))
         )
     return sections(*parts)
 

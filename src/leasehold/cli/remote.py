@@ -264,50 +264,50 @@ CONNECTION: Final = (
     click.Option(
         ["--connection-string"],
         metavar="TEXT",
-        help="As the Azure SDKs take it. A key in it can be read by other users of this machine: "
-        "better set the environment variable AZURE_STORAGE_CONNECTION_STRING, which is used "
-        "without this option. Default: the development account on this machine.",
+        help="Connection string, as the Azure SDKs take it. Other users of this machine can read "
+        "a key in it: set the environment variable AZURE_STORAGE_CONNECTION_STRING instead, "
+        "which is the default. Without both: the development account on this machine.",
     ),
     click.Option(
         ["--url"],
         metavar="URL",
-        help="Address of the server, in place of a connection string. "
-        "Default: http://127.0.0.1:10001.",
+        help="Address of the server, instead of a connection string. Default: "
+        "http://127.0.0.1:10001.",
     ),
     click.Option(
         ["--account"],
         metavar="NAME",
-        help="Account, in place of a connection string. Default: devstoreaccount1.",
+        help="Name of the account, instead of a connection string. Default: devstoreaccount1.",
     ),
     click.Option(
         ["--key-file"],
         type=click.Path(exists=True, dir_okay=False),
         metavar="FILE",
-        help="File that holds the account's key, in base64, in place of a connection string.",
+        help="File with the account's key in base64, instead of a connection string.",
     ),
     click.Option(
         ["--send-key"],
         is_flag=True,
-        help="Send the key itself and sign nothing, as an inspector's key needs. Over https or to "
-        "this machine only.",
+        help="Send the key itself instead of signatures. An inspector's key needs this. Works "
+        "over https or to this machine only.",
     ),
     click.Option(
         ["--ca-file"],
         type=click.Path(exists=True, dir_okay=False),
         metavar="FILE",
-        help="Certificates to trust in place of the system's.",
+        help="File with the certificates to trust, instead of the system's.",
     ),
 )
 OUTPUT: Final = (
     click.Option(
         ["--json", "as_json"],
         is_flag=True,
-        help="Write JSON: one document, or for a list one line for each thing in it.",
+        help="Write JSON: one document, or one line per entry of a list.",
     ),
     click.Option(
         ["--no-color"],
         is_flag=True,
-        help="Write no colours. So does the environment variable NO_COLOR.",
+        help="Write without colours. The environment variable NO_COLOR does the same.",
     ),
 )
 WATCH: Final = click.Option(
@@ -316,7 +316,7 @@ WATCH: Final = click.Option(
     flag_value="2",
     type=click.FloatRange(min=0.1),
     metavar="[SECONDS]",
-    help="Update every so many seconds, 2 by default, until Ctrl+C. Put it last, or write "
+    help="Update every SECONDS until Ctrl+C. Default: 2. Write --watch last on the line, or as "
     "--watch=SECONDS.",
 )
 YES: Final = click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation.")
@@ -457,9 +457,9 @@ _LEVELS: Final = {
 
 EPILOG: Final = """\b
 Exit codes:
-  0    done
-  1    refused by the server, a job that was stopped, or you said no
-  2    a mistake in the command line, or no terminal to confirm at and no --yes
+  0    success
+  1    the server refused, the job was stopped, or you answered no
+  2    a mistake on the command line, or confirmation needs a terminal or --yes
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
@@ -649,7 +649,7 @@ def tell_checks(screen: Screen, key: str, checks: Sequence[Mapping[str, str]]) -
         table.add_row(level, Text(each["check"]), Group(*told))
     screen.show(table)
     bad = len(levels) - levels.count("ok")
-    verdict = f"{bad} of {len(levels)} checks have something to say." if bad else "All is well."
+    verdict = f"{bad} of {len(levels)} checks found a problem." if bad else "All checks passed."
     screen.show(Padding(Text(verdict, style=style), (1, 0, 0, 0)))
     return code
 
@@ -672,7 +672,9 @@ def confirm(screen: Screen, question: str, *, is_interactive: bool) -> None:
         click.exceptions.Exit: They said no.
     """
     if not is_interactive:
-        raise click.UsageError(f"{question} There is no terminal here to ask at: add --yes.")
+        raise click.UsageError(
+            f"{question} There is no terminal for the answer. Type: --yes, to confirm"
+        )
     if not click.confirm(question, default=False, err=True):
-        screen.hint("Nothing was done.")
+        screen.hint("Nothing was changed.")
         raise click.exceptions.Exit(ExitCode.REFUSED)

@@ -161,13 +161,13 @@ LATE: Final = {
     "definitions": Late(
         "leasehold.cli.definitions",
         "definitions",
-        "Export queues with their settings to a file, and create queues from it.",
+        "Export queues and their settings to a file, and import them.",
         _THINGS,
     ),
     "group": Late(
         "leasehold.cli.groups",
         "group",
-        "Show the message groups of a queue, halt and resume them.",
+        "List, show, halt and resume message groups.",
         _THINGS,
     ),
     "message": Late(
@@ -185,17 +185,17 @@ LATE: Final = {
     "restore": Late(
         "leasehold.cli.backup",
         "restore",
-        "Restore a store from a backup, which is checked first.",
+        "Check a backup, and restore a store from it.",
         _THINGS,
     ),
     "store": Late(
         "leasehold.cli.store",
         "group",
-        "Check a store, move it or one of its accounts, or mark it as restored.",
+        "Check or move a store, move an account, or mark a store as restored.",
         _THINGS,
     ),
     "session": Late(
-        "leasehold.cli.sessions", "group", "Show the sessions of workers, and end them.", _THINGS
+        "leasehold.cli.sessions", "group", "List, show and end sessions of workers.", _THINGS
     ),
     "stream": Late(
         "leasehold.cli.streams",
@@ -223,13 +223,13 @@ LATE: Final = {
     "top": Late(
         "leasehold.cli.top",
         "top",
-        "Watch queues, workers and leases live, the busiest first.",
+        "Watch queues, workers and leases live, busiest first.",
         _THINGS,
     ),
     "worker": Late(
         "leasehold.cli.worker",
         "worker",
-        "Run handlers, test them with late workers, describe their stages.",
+        "Run handlers, test them with late workers, and describe their stages.",
         _WORK,
     ),
     "certify": Late(
@@ -241,13 +241,13 @@ LATE: Final = {
     "spark": Late(
         "leasehold.cli.spark",
         "group",
-        "Run a small Spark cluster on this machine, to try things out.",
+        "Run a small Spark cluster on this machine for experiments.",
         _WORK,
     ),
     "doctor": Late(
         "leasehold.cli.spark",
         "doctor",
-        "Find common problems; say what they mean and what to do.",
+        "Find common problems, explain them, and suggest fixes.",
         _WORK,
     ),
     "pipeline": Late(
@@ -265,16 +265,16 @@ LATE: Final = {
     "analyze": Late(
         "leasehold.cli.analyze",
         "analyze",
-        "Analyze the event log: better timeouts, and what goes wrong.",
+        "Analyze the event log for better timeouts and for problems.",
         _WORK,
     ),
     "send": Late(
-        "leasehold.cli.send_receive", "send", "Put one message, or many from a file.", _SHORT
+        "leasehold.cli.send_receive", "send", "Send one message, or many from a file.", _SHORT
     ),
     "inspect": Late(
         "leasehold.cli.messages",
         "inspect",
-        "List messages in any state, and say why each is in it.",
+        "List messages in any state, and explain the state of each.",
         _SHORT,
     ),
     "explain": Late(
@@ -284,7 +284,10 @@ LATE: Final = {
         _SHORT,
     ),
     "redrive": Late(
-        "leasehold.cli.jobs", "redrive", "Bring messages back from the poison queue.", _SHORT
+        "leasehold.cli.jobs",
+        "redrive",
+        "Move messages from the poison queue back to their queue.",
+        _SHORT,
     ),
 }
 """Commands whose libraries take a while to load."""
@@ -301,7 +304,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--version", "shows_version", is_flag=True, help="Print the version and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --version: print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: print JSON.")
 @click.pass_context
 def main(ctx: click.Context, *, shows_version: bool, as_json: bool) -> None:
     """Run and operate Leasehold, a durable message queue with leases."""
@@ -310,14 +313,15 @@ def main(ctx: click.Context, *, shows_version: bool, as_json: bool) -> None:
         ctx.exit()
     if as_json:
         raise click.UsageError(
-            "--json goes with --version here; commands have a --json of their own"
+            "--json needs --version here. Commands have their own --json: write it behind the "
+            "command"
         )
     if ctx.invoked_subcommand is None:
         raise click.exceptions.NoArgsIsHelpError(ctx)
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with that of Python.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the version of Python.")
 def version(*, as_json: bool) -> None:
     """Print the version."""
     _print_version(as_json=as_json)

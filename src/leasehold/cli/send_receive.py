@@ -45,9 +45,7 @@ from leasehold.client.models import (
 
 _MESSAGE: Final = click.argument("message_id", metavar="ID")
 _RECEIPT: Final = click.argument("receipt", metavar="RECEIPT")
-_ERROR: Final = click.Option(
-    ["--error"], metavar="TEXT", help="What went wrong; kept with the message."
-)
+_ERROR: Final = click.Option(["--error"], metavar="TEXT", help="Error text, kept with the message.")
 
 
 @remote("receive")
@@ -58,31 +56,34 @@ _ERROR: Final = click.Option(
     metavar="N",
     default=1,
     show_default=True,
-    help="How many at most.",
+    help="Maximum number of messages.",
 )
 @click.option(
     "--visibility-timeout",
     type=LENGTH,
-    help="Length of the lease: seconds, or 90s, 5m, 2h. Unless told, what is set for the queue.",
+    help="Length of the lease: seconds, or 90s, 5m, 2h. Default: the queue's setting.",
 )
 @click.option(
-    "--wait", "wait_s", type=FRACTIONAL, default=0, help="Wait so long for a message, up to 60 s."
+    "--wait", "wait_s", type=FRACTIONAL, default=0, help="Wait this long for a message, up to 60 s."
 )
-@click.option("--holder", metavar="NAME", help="Who you are; shown with the message.")
+@click.option(
+    "--holder", metavar="NAME", help="Name of the holder of the lease, shown with the message."
+)
 @click.option(
     "--session",
     "in_session",
     metavar="SESSION",
-    help="Id of a live session, with which the leases end; its holder is theirs.",
+    help="Id of a live session. The leases end with it and have its holder.",
 )
 @click.option("--complete", is_flag=True, help="Complete the messages at once.")
 @QUEUE
 def receive(
     session: Session, queue: str, complete: bool, in_session: str | None, **given: Any
 ) -> None:
-    """Take messages on a lease, and print them with their receipts.
+    """Receive messages, and print them with their receipts.
 
-    No other consumer sees them until the lease ends. Complete them when the work is done.
+    They are leased: no other consumer receives them until the lease ends. Complete them when the
+    work is done.
 
     Example: leasehold message receive orders --max 5 --visibility-timeout 10m
     """
@@ -116,8 +117,8 @@ def receive(
     "--file",
     type=click.File("r", encoding="utf-8"),
     metavar="FILE",
-    help="Complete the messages in this file, one line of JSON each with id and receipt, as "
-    "message receive --json prints them; - is standard input.",
+    help="Complete the messages in this file: lines of JSON with id and receipt, as message "
+    "receive --json prints them. - means standard input.",
 )
 @QUEUE
 @click.argument("message_id", metavar="[ID]", required=False)
@@ -129,13 +130,13 @@ def complete(
     receipt: str | None,
     file: IO[str] | None,
 ) -> None:
-    """Remove a message whose work is done, given the receipt of its lease.
+    """Complete a message: remove it when its work is done. Needs the receipt of its lease.
 
     Example: leasehold message receive orders --max 10 --json | leasehold message complete orders
     --file -
     """
     if (file is None) == (message_id is None) or (message_id is None) != (receipt is None):
-        raise click.UsageError("Give an ID and its RECEIPT, or a --file of them.")
+        raise click.UsageError("There is no message. Type: an ID and its RECEIPT, or --file FILE")
     if file is not None:
         items = _read_leases(file)
         _finish(session, items, session.queue(queue).complete_many(items), "completed")
@@ -158,14 +159,14 @@ def complete(
     "--progress",
     type=click.FloatRange(0, 1),
     metavar="NUMBER",
-    help="How far the work has come, 0 to 1.",
+    help="Progress of the work, 0 to 1.",
 )
-@click.option("--note", metavar="TEXT", help="What is being done; shown with the message.")
+@click.option("--note", metavar="TEXT", help="Note about the work, shown with the message.")
 @QUEUE
 @_MESSAGE
 @_RECEIPT
 def renew(session: Session, queue: str, message_id: str, receipt: str, **given: Any) -> None:
-    """Move the end of a lease, and print the new receipt. The old one is dead.
+    """Renew a lease, and print the new receipt. The old receipt becomes invalid.
 
     Example: leasehold message renew orders ID RECEIPT --for 10m --progress 0.4
     """
@@ -192,20 +193,20 @@ def renew(session: Session, queue: str, message_id: str, receipt: str, **given: 
     type=click.Choice(["returned", "failed", "interrupted"]),
     default="returned",
     show_default=True,
-    help="Why: failed counts against the queue's budget of failures.",
+    help="Reason. failed counts towards the queue's --max-failures.",
 )
 @click.option(
     "--delay",
     "delay_s",
     type=LENGTH,
-    help="Time until it can be received again. Unless told, the queue's back-off after a failure, "
-    "and none otherwise.",
+    help="Time until the message is visible again. Default: the queue's back-off after a "
+    "failure, otherwise 0.",
 )
 @QUEUE
 @_MESSAGE
 @_RECEIPT
 def release(session: Session, queue: str, message_id: str, receipt: str, **given: Any) -> None:
-    """Give a message back, so that another worker can take it.
+    """Release a message, so that another worker can receive it.
 
     Example: leasehold message release orders ID RECEIPT --outcome failed --error "no such file"
     """
@@ -217,7 +218,7 @@ def release(session: Session, queue: str, message_id: str, receipt: str, **given
 @_MESSAGE
 @_RECEIPT
 def bury(session: Session, queue: str, message_id: str, receipt: str, error: str | None) -> None:
-    """Send a message to the poison queue at once, whatever its budgets say.
+    """Move a message to the poison queue at once, whatever its limits.
 
     Example: leasehold message bury orders ID RECEIPT --error "not an order"
     """
@@ -330,9 +331,9 @@ def body_options(function: _Function) -> _Function:
         "--base64",
         "encode",
         is_flag=True,
-        help="Encode the body in base64 first, for receivers that expect that.",
+        help="Encode the body in base64, for receivers that expect it.",
     )
-    body = click.option("--body", metavar="TEXT|-", help="The new body; - is standard input.")
+    body = click.option("--body", metavar="TEXT|-", help="New body. - means standard input.")
     return body(encode(function))
 
 
@@ -352,49 +353,53 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     "--file",
     type=click.File("rb"),
     metavar="FILE",
-    help="Put one message for each line of this file; - is standard input. Empty lines are passed "
-    "over.",
+    help="Send one message per line of this file. - means standard input. Empty lines are skipped.",
 )
 @click.option(
     "--items",
     is_flag=True,
-    help="With --file: each line is a JSON object with body, body_base64 or json, and any of "
-    "delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent, group_id "
-    "and visibility_timeout_s. "
-    "What message list --json prints will do.",
+    help="With --file: read each line as a JSON object with body, body_base64 or json, and any "
+    "of delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent, "
+    "group_id and visibility_timeout_s. The output of message list --json has this form.",
 )
-@click.option("--base64", "encode", is_flag=True, help="Encode bodies in base64 first.")
+@click.option("--base64", "encode", is_flag=True, help="Encode bodies in base64.")
 @click.option(
-    "--delay", "delay_s", type=LENGTH, help="Hide it so long: seconds, or 90s, 5m, 2h, 7d."
+    "--delay",
+    "delay_s",
+    type=LENGTH,
+    help="Hide the message for this time: seconds, or 90s, 5m, 2h, 7d.",
 )
 @click.option(
     "--time-to-live",
     "time_to_live_s",
     type=TIME_TO_LIVE,
-    help="It expires after so long; 7 days by default.",
+    help="Time until the message expires, or never. Default: 7d.",
 )
 @click.option(
     "--priority",
     type=click.IntRange(1, 16),
     metavar="N",
-    help="1 is received first, 16 last; 8 by default.",
+    help="Priority: 1 is received first, 16 last. Default: 8.",
 )
 @click.option(
-    "--dedup-key", metavar="KEY", help="A second message with this key is not put for a while."
+    "--dedup-key",
+    metavar="KEY",
+    help="Deduplication key: a second message with this key is "
+    "dropped within the queue's --dedup-window.",
 )
 @click.option(
     "--group",
     "group_id",
     metavar="GROUP",
-    help="The message group that it belongs to: a tenant, an order, a device.",
+    help="Message group, such as a tenant, an order or a device.",
 )
-@click.option("--type", metavar="TYPE", help="What kind of work it is.")
+@click.option("--type", metavar="TYPE", help="Type of the message, for filters and statistics.")
 @click.option(
     "--visibility-timeout",
     "visibility_timeout_s",
     type=LENGTH,
-    help="Lease of receives that name none: seconds, or 90s, 5m, 2h. Unless told, that of its type "
-    "or of the queue.",
+    help="Length of its leases for receives that set none: seconds, or 90s, 5m, 2h. Default: "
+    "that of its type or of the queue.",
 )
 @click.option(
     "--property",
@@ -402,20 +407,20 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     type=Pair(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="Travels with the body; may be given more than once.",
+    help="Set a property of the message. Can be repeated.",
 )
-@click.option("--traceparent", metavar="TEXT", help="W3C trace context, 00-...")
+@click.option("--traceparent", metavar="TEXT", help="W3C trace context, such as 00-...")
 @click.option(
     "--allow-empty",
     is_flag=True,
-    help="Put a message with an empty body where standard input has nothing.",
+    help="Send a message with an empty body if standard input is empty.",
 )
 @click.argument("queue", metavar="QUEUE")
 @click.argument("body", metavar="[BODY|-]", required=False)
 def send(
     session: Session, queue: str, body: str | None, file: IO[bytes] | None, **given: Any
 ) -> None:
-    """Put one message, or many from a file. When this ends they are on the server's disk.
+    """Send one message, or many from a file. The command returns when the server has stored them.
 
     Example: leasehold send orders '{"order": 17}' --delay 5m
 
@@ -428,14 +433,17 @@ def send(
         common["properties"] = dict(common["properties"])
     if file is not None:
         if body is not None:
-            raise click.UsageError("Give a BODY or a --file, not both.")
+            raise click.UsageError("BODY and --file exclude each other. Type one of them.")
         if "dedup_key" in common:
-            raise click.UsageError("With one --dedup-key, all but the first would be duplicates.")
+            raise click.UsageError(
+                "--dedup-key and --file exclude each other: all messages but "
+                "the first would be duplicates."
+            )
         reader = _Lines(file, common, items=items, encode=encode)
         _send_many(session, queue, file, reader)
         return
     if items:
-        raise click.UsageError("--items says what the lines of a --file are.")
+        raise click.UsageError("--items needs --file. Type: --file FILE")
     if body is None and sys.stdin.isatty():
         raise click.UsageError(f"There is no body. Type: leasehold send {shlex.quote(queue)} BODY")
     raw = given_body("-" if body is None else body, encode=encode)
@@ -558,7 +566,7 @@ def _sum_up(
     screen = session.screen
     sentence = f"{counted(done, 'message')} put"
     if duplicates:
-        sentence += f", {number(duplicates)} of them there before"
+        sentence += f", {number(duplicates)} of them sent before"
     screen.say(f"{sentence}, {number(len(refusals))} refused." if refusals else f"{sentence}.")
     if not refusals:
         return
@@ -583,7 +591,7 @@ def _tell(session: Session, queue: str, put: Sent) -> None:
         return
     rows: list[tuple[str, Cell]] = [("id", put.id), ("queue", queue)]
     if put.duplicate:
-        rows.append(("duplicate", "yes: the message put before with this key"))
+        rows.append(("duplicate", "yes: this key was sent before"))
     if put.visible_at_ms > session.now_ms:
         rows.append(("visible", moment(put.visible_at_ms, session.now_ms)))
     rows += [("expires", moment(put.expires_at_ms, session.now_ms)), ("receipt", put.receipt)]

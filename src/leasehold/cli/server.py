@@ -116,13 +116,14 @@ def _help(meta: Meta, default: Any) -> str:
     "--json",
     "as_json",
     is_flag=True,
-    help="For programs: once it listens, or cannot start, write one line of JSON to standard "
-    "output, with address, version and store; the log is JSON, too.",
+    help="For programs: write one line of JSON to standard output when the server listens or "
+    "cannot start, with address, version and store. The log is JSON, too.",
 )
 def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -> None:
     """Run a server until it is stopped.
 
-    SIGTERM or Ctrl+C stops it once it has answered what had arrived; a second one ends it at once.
+    On SIGTERM or Ctrl+C it answers the requests that have arrived, and stops. A second signal stops
+    it at once.
 
     \b
     Exit codes:
@@ -201,16 +202,19 @@ def _announce(document: dict[str, Any]) -> None:
 @click.command()
 @settings_options
 @click.option(
-    "--ready", is_flag=True, help="Ask whether it takes requests, not only whether it runs."
+    "--ready",
+    is_flag=True,
+    help="Check whether the server takes requests, not only whether it runs.",
 )
 @click.option("--timeout", "timeout_s", default=2.0, metavar="SECONDS", help="Default: 2.")
 def health(
     config: Path | None, ready: bool, timeout_s: float, **options: str | bool | None
 ) -> None:
-    """Check the health of the server on this machine that has these settings.
+    """Check the health of a server on this machine.
 
-    For health checks of containers: ends with 0 if it is, else with 1. Takes the options of
-    ``serve``. Certificates are not checked, as they are not made for a loopback address.
+    For health checks of containers. The exit code is 0 if the server is healthy, otherwise 1. Takes
+    the options of serve, to find the server. Certificates are not checked, as they are not issued
+    for loopback addresses.
     """
     # Late, as in serve.
     import ssl  # noqa: PLC0415
@@ -240,9 +244,9 @@ def health(
 def show_settings(
     config: Path | None, as_json: bool, reference: bool, **options: str | bool | None
 ) -> None:
-    """Show the effective settings and where each comes from; keys are masked.
+    """Show all settings and the source of each. Keys are masked.
 
-    Takes the options of ``serve``, so that a command line can be tried without running a server.
+    Takes the options of serve, to check a command line without running a server.
     """
     if reference:
         click.echo(settings_markdown(), nl=False)

@@ -31,13 +31,13 @@ _SESSION = click.argument("session_id", metavar="SESSION")
 
 @click.group("session", cls=OrderedGroup)
 def group() -> None:
-    """Show the sessions of workers, and end them."""
+    """List, show and end sessions of workers."""
 
 
 @remote("list", WATCH, add_to=group)
-@click.option("--live", is_flag=True, help="Only those that are live.")
+@click.option("--live", is_flag=True, help="Select live sessions.")
 def list_sessions(session: Session, live: bool, every_s: float | None) -> None:
-    """List sessions, the newest first; those over are shown for an hour.
+    """List sessions, newest first. Ended ones are listed for an hour.
 
     Example: leasehold session list --live
     """
@@ -57,7 +57,7 @@ def list_sessions(session: Session, live: bool, every_s: float | None) -> None:
 @remote("show", WATCH, add_to=group)
 @_SESSION
 def show(session: Session, session_id: str, every_s: float | None) -> None:
-    """Show a session: who it is, when it was last heard of, how it ended.
+    """Show a session: its holder, its last heartbeat, its end.
 
     Example: leasehold session show 9da7f9393e29912d6f01
     """
@@ -69,10 +69,10 @@ def show(session: Session, session_id: str, every_s: float | None) -> None:
 
 
 @remote("end", YES, add_to=group)
-@click.option("--reason", metavar="TEXT", help="Shown to its worker, and with the session.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown to the worker and with the session.")
 @_SESSION
 def end(session: Session, session_id: str, reason: str | None, yes: bool) -> None:
-    """End a session with all its leases, after asking. Its worker hears of it and stops.
+    """End a session and its leases, after confirmation. Its worker is notified and stops.
 
     Example: leasehold session end 9da7f9393e29912d6f01 --reason "wrong version"
     """

@@ -116,7 +116,9 @@ def _source(given: Mapping[str, Any], random: np.random.Generator) -> tuple[_Sou
     shapes: tuple[Shape, ...] = given["works"]
     file: Path | None = given["log"]
     if bool(shapes) == (file is not None):
-        raise click.UsageError("Say how long work takes: with --work, or with --log and a file.")
+        raise click.UsageError(
+            "The length of work is missing. Type: --work DISTRIBUTION, or --log FILE"
+        )
     drawn: Floats | None = None
     if file is not None:
         try:
@@ -133,8 +135,8 @@ def _source(given: Mapping[str, Any], random: np.random.Generator) -> tuple[_Sou
     rate = given["per_s"] or given["load"] * given["workers"] / mean
     if rate * given["lasts_s"] > MOST_MESSAGES:
         raise click.UsageError(
-            f"That would be {rate * given['lasts_s']:,.0f} messages; {MOST_MESSAGES:,} are the "
-            "most. Shorten --for, or lower --per-second."
+            f"This would simulate {rate * given['lasts_s']:,.0f} messages; the limit "
+            f"is {MOST_MESSAGES:,}. Shorten --for, or lower --per-second."
         )
     came = arrivals(random, rate, given["lasts_s"])
     many = len(came)
@@ -411,7 +413,7 @@ def _parquet(path: Path) -> Iterator[object]:
 
 
 _EPILOG: Final = """\b
-Names of work, and their numbers (seconds, or 90s, 5m, 2h where a length is meant):
+Distributions of work, with their parameters (lengths: seconds, or 90s, 5m, 2h):
   constant:LENGTH          always the same
   exponential:MEAN
   lognormal:MEDIAN,SIGMA
@@ -420,8 +422,8 @@ Names of work, and their numbers (seconds, or 90s, 5m, 2h where a length is mean
 
 \b
 Exit codes:
-  0    done
-  2    a mistake in the command line, or a file that cannot be used
+  0    success
+  2    a mistake on the command line, or a file that cannot be used
 """
 
 
@@ -431,14 +433,14 @@ Exit codes:
     "works",
     type=Work(),
     multiple=True,
-    help="How long work takes. Several make a mixture, each with its share.",
+    help="Distribution of the length of work. Several make a mixture, each with its share.",
 )
 @click.option(
     "--log",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Attempts in place of --work: Parquet, a JSON list, or one JSON object a line, each with "
-    "seconds, finished and perhaps weight.",
+    help="File of attempts, instead of --work: Parquet, a JSON list, or one JSON object per "
+    "line, each with seconds, finished and optionally weight.",
 )
 @click.option(
     "--timeout",
@@ -447,7 +449,7 @@ Exit codes:
     multiple=True,
     default=("30",),
     show_default=True,
-    help="Visibility timeout to try. May be given several times.",
+    help="Visibility timeout to simulate. Can be repeated.",
 )
 @click.option(
     "--growth",
@@ -455,52 +457,54 @@ Exit codes:
     default=1.0,
     show_default=True,
     metavar="FACTOR",
-    help="Each delivery of a message has a timeout so many times that of the one before.",
+    help="Factor by which the timeout grows with each delivery of a message.",
 )
 @click.option(
-    "--renew", "renew_s", type=FRACTIONAL, help="Renew leases every so long. Default: never."
+    "--renew", "renew_s", type=FRACTIONAL, help="Renew leases at this interval. Default: never."
 )
 @GUARD
 @click.option(
     "--detect",
     "detect_s",
     type=FRACTIONAL,
-    help="With sessions: how soon the leases of a dead worker end. Default: when they run out.",
+    help="With sessions: time until the leases of a dead worker end. Default: their own end.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1, 1_000),
     default=1,
     show_default=True,
-    help="Messages that a worker receives at once.",
+    help="Number of messages that a worker receives at once.",
 )
-@click.option("--skip-late", is_flag=True, help="Workers pass over what would likely be late.")
+@click.option(
+    "--skip-late", is_flag=True, help="Let workers skip messages that are likely to be late."
+)
 @click.option(
     "--order",
     type=click.Choice(["visible", "id"]),
     default="visible",
     show_default=True,
-    help="What is received first: what has been visible for longest, or what was put first.",
+    help="Order of receives: longest visible first, or first put first.",
 )
 @click.option(
     "--lapsed-receipts",
     type=click.Choice(["until-retaken", "strict"]),
     default="until-retaken",
     show_default=True,
-    help="Whether a receipt still works when its lease is over and no other worker has it.",
+    help="Whether a receipt stays valid after its lease until another worker receives the message.",
 )
 @click.option(
     "--max-deliveries",
     type=click.IntRange(min=1),
-    help="After so many a message is set aside. Default: never.",
+    help="Bury a message after this number of deliveries. Default: never.",
 )
-@click.option("--redrawn", is_flag=True, help="Each attempt at a message takes a time of its own.")
+@click.option("--redrawn", is_flag=True, help="Draw a new length of work for each attempt.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 10_000),
     default=8,
     show_default=True,
-    help="Each works on one message at a time.",
+    help="Number of workers, each with one message at a time.",
 )
 @click.option(
     "--load",
@@ -508,14 +512,14 @@ Exit codes:
     default=0.7,
     show_default=True,
     metavar="SHARE",
-    help="Messages come so often that this share of the workers is busy.",
+    help="Share of the workers that is busy, which sets the rate of messages.",
 )
 @click.option(
     "--per-second",
     "per_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="RATE",
-    help="Messages put per second, in place of --load.",
+    help="Messages put per second, instead of --load.",
 )
 @click.option(
     "--for",
@@ -523,13 +527,13 @@ Exit codes:
     type=FRACTIONAL,
     default="2h",
     show_default=True,
-    help="How long to play.",
+    help="Time to simulate.",
 )
 @click.option(
     "--crash-every",
     "crash_every_s",
     type=FRACTIONAL,
-    help="How much work there is between two crashes of a worker. Default: none crashes.",
+    help="Mean time of work between two crashes of a worker. Default: no crashes.",
 )
 @click.option(
     "--restart",
@@ -537,35 +541,35 @@ Exit codes:
     type=FRACTIONAL,
     default="10",
     show_default=True,
-    help="How soon a crashed worker is back.",
+    help="Time until a crashed worker is back.",
 )
 @click.option(
     "--outage",
     "outages",
     type=Away(),
     multiple=True,
-    help="When no worker receives, as 10m-12m. May be given several times.",
+    help="Time without any worker, such as 10m-12m. Can be repeated.",
 )
 @click.option(
     "--duplicate-cost",
     "duplicate_s",
     type=FRACTIONAL,
-    help="For the advice: what work done twice costs, as seconds that a message waits. Default: "
-    "60, or five times the mean work.",
+    help="Cost of work done twice, in seconds of waiting, for the advice. Default: 60, or five "
+    "times the mean work.",
 )
 @click.option(
     "--advice/--no-advice",
     "with_advice",
     default=True,
     show_default=True,
-    help="Play what would be advised as well.",
+    help="Simulate the advised settings as well.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of chance.")
 def simulate(*, as_json: bool, no_color: bool, crash_every_s: float | None, **given: Any) -> None:
     """Simulate a queue with given settings.
 
-    It plays messages, leases and workers event by event, for work of a made-up kind or as a log
-    has it. The same messages come for each setting. No server is asked.
+    It simulates messages, leases and workers event by event, with a distribution of work or the
+    work in a log. Each setting gets the same messages. No server is used.
 
     Example: leasehold simulate --work lognormal:20,0.8 --crash-every 1h --timeout 30 --timeout 5m
 

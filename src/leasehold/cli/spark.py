@@ -25,7 +25,7 @@ from leasehold.spark.doctor import (
 
 @click.group("spark", cls=OrderedGroup)
 def group() -> None:
-    """Run a small Spark cluster on this machine, to try things out."""
+    """Run a small Spark cluster on this machine for experiments."""
 
 
 @group.command()
@@ -34,47 +34,47 @@ def group() -> None:
     type=click.IntRange(1, 16),
     default=2,
     show_default=True,
-    help="Workers; each is a process, with an address of its own where the system allows it.",
+    help="Number of workers. Each is a process, with its own address where the system allows it.",
 )
 @click.option(
     "--cores",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Tasks that each worker runs at the same time.",
+    help="Number of tasks that each worker runs at once.",
 )
 @click.option(
     "--memory",
     default="1g",
     show_default=True,
     metavar="SIZE",
-    help="Memory of each worker, for its executors.",
+    help="Memory of each worker for its executors.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=7077,
     show_default=True,
-    help="Of the master; 0 takes a free one.",
+    help="Port of the master; 0 takes a free one.",
 )
 @click.option(
     "--web-port",
     type=click.IntRange(0, 65_535),
     default=0,
     show_default=True,
-    help="Of the master's web page; 0 takes a free one.",
+    help="Port of the master's web page; 0 takes a free one.",
 )
 @click.option(
     "--folder",
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="For logs, and for the files of applications. Default: one that is removed in the end.",
+    help="Folder for logs and files of applications. Default: a temporary one.",
 )
 def cluster(folder: str | None, **numbers: Any) -> None:
     """Run a Spark master and workers on this machine, until Ctrl+C.
 
-    They come from PySpark's own package and listen on this machine only. Whoever can reach them can
-    run programs as you, so it is for trying things.
+    They come from PySpark's package and listen on this machine only. Users who reach them can run
+    programs as you: use the cluster for experiments only.
     """
     # Late: --help needs nothing of Spark.
     from leasehold.spark import cluster as clusters  # noqa: PLC0415
@@ -92,13 +92,15 @@ _PATIENCE_S: Final = 10.0
 
 
 @remote("doctor")
-@click.option("--spark", is_flag=True, help="Also check what Spark will find on this machine.")
+@click.option(
+    "--spark", is_flag=True, help="Also check Java, Python and libraries for Spark on this machine."
+)
 @click.option(
     "--conf",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark that your program will use. May be given again.",
+    help="Spark setting of your program. Can be repeated.",
 )
 @click.option(
     "--program",
@@ -106,10 +108,10 @@ _PATIENCE_S: Final = 10.0
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Also read this Python program for calls that go badly with a queue; it is not run. May "
-    "be given again.",
+    help="Also check this Python program for calls that fail with queues, without running it. "
+    "Can be repeated.",
 )
-@click.option("--no-server", is_flag=True, help="Do not check a server.")
+@click.option("--no-server", is_flag=True, help="Check no server.")
 def doctor(
     session: Session,
     spark: bool,
@@ -117,13 +119,13 @@ def doctor(
     programs: tuple[Path, ...],
     no_server: bool,
 ) -> None:
-    """Find common problems; say what they mean and what to do.
+    """Find common problems, explain them, and suggest fixes.
 
-    Looks at the server: whether it answers, whether it can write, its version, its clock. With
-    --spark also at Java, Python and the libraries that Spark will use here. Nothing is changed.
+    It checks the server: answer, storage, version, clock. With --spark also Java, Python and the
+    libraries for Spark on this machine. Nothing is changed.
 
-    The exit code tells the worst that was found: 0 all is well, 4 something may go wrong, 1
-    something does not work.
+    The exit code is that of the worst result: 0 for all checks passed, 4 for a warning, 1 for an
+    error.
 
     Example: leasehold doctor --spark --program job.py
     """

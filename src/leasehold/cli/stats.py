@@ -31,7 +31,9 @@ class Row(NamedTuple):
 
 
 @remote("stats", WATCH)
-@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
+@click.option(
+    "--prefix", default="", metavar="TEXT", help="Select queues whose names begin with this text."
+)
 @click.option(
     "--sample",
     "sample_s",
@@ -39,14 +41,13 @@ class Row(NamedTuple):
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="Seconds between the two samples that rates are calculated from; 0: one sample, no rates.",
+    help="Seconds between the two samples for the rates; 0 takes one sample and shows no rates.",
 )
 def stats(session: Session, prefix: str, sample_s: float, every_s: float | None) -> None:
     """Show counts, ages and rates of all queues.
 
     The age is that of the message that has been visible longest. The rates are messages put,
-    received and completed each second. A poison queue is a queue like any other, and has its
-    own line.
+    received and completed per second. A poison queue has its own line.
 
     Example: leasehold stats --watch
     """

@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 
 _EPILOG: Final = """\b
 Exit codes:
-  0    done; with check: all is well
-  1    refused, with the reason; with check: something is wrong
-  2    a mistake in the command line, or no terminal to confirm at and no --yes
+  0    success; with check: all checks passed
+  1    refused, with the reason; with check: an error was found
+  2    a mistake on the command line, or confirmation needs a terminal or --yes
   3    a store cannot be opened or reached
-  4    with check: something may go wrong
-  130  Ctrl+C; both stores are as they were
+  4    with check: a warning was found
+  130  Ctrl+C; both stores are unchanged
 """
 
 
 @click.group("store", cls=OrderedGroup)
 def group() -> None:
-    """Check a store, move it or one of its accounts, or mark it as restored.
+    """Check or move a store, move an account, or mark a store as restored.
 
-    A store is named by the folder of a SQLite database, or by the URL of a PostgreSQL database:
-    postgresql://user@host/database?schema=NAME. Passwords are better kept in ~/.pgpass or in
-    PGPASSWORD than in a URL, which other users of this machine can read.
+    A store is the folder of a SQLite database, or the URL of a PostgreSQL database:
+    postgresql://user@host/database?schema=NAME. Keep passwords in ~/.pgpass or PGPASSWORD: other
+    users of this machine can read a URL.
     """
 
 
@@ -66,13 +66,12 @@ def group() -> None:
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
-    """Move all that is in one store to another, which must be empty.
+    """Move everything from one store to another, which must be empty.
 
-    Ids, receipts, leases, claims, counts and the event log stay as they are. No client is served
-    from either store meanwhile: stop the servers first. What has arrived is compared with what was
-    there, by counts and digests, before the first store is marked as moved. A server refuses a
-    store that is marked; nothing in it is removed. Large bodies stay where they are: only their
-    keys move.
+    Ids, receipts, leases, claims, counts and the event log stay as they are. Stop the servers of
+    both stores first. The copy is compared with the original, by counts and digests, before the
+    first store is marked as moved. A server refuses a marked store; nothing in it is removed.
+    Large bodies stay where they are: only their keys move.
 
     Example: leasehold store migrate ./data postgresql://leasehold@db/queues
     """
@@ -87,15 +86,18 @@ def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
 @click.option(
     "--new-receipts",
     is_flag=True,
-    help="Move also if TO seals receipts with another key, so that those clients hold are void.",
+    help="Move the account even if TO signs receipts with another key. Receipts that clients "
+    "hold become invalid.",
 )
 @click.option(
-    "--bodies-from", metavar="PLACE", help="Where FROM keeps large bodies, as in its settings."
+    "--bodies-from",
+    metavar="PLACE",
+    help="Folder or URL of FROM's large bodies, as in its settings.",
 )
 @click.option(
     "--bodies-to",
     metavar="PLACE",
-    help="Where TO keeps large bodies: a place of its own. They are copied.",
+    help="Folder or URL for TO's large bodies, another than FROM's. They are copied.",
 )
 def move_account(  # noqa: PLR0913 - each is an option of the command
     account: str,
@@ -110,16 +112,16 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Move one account from a store with several to another store.
 
-    An empty store takes over the key of receipts too, so all that clients hold stays good: give an
-    account a store of its own, with ?schema=NAME behind a PostgreSQL URL. In a store that is in use
-    ids of messages may clash; then nothing is moved. No client is served from either store
-    meanwhile. The event log stays where it is. In the end the account is gone from FROM, which can
-    be served again; to undo it, move the account back.
+    An empty store takes over the key of receipts, so all receipts stay valid: give an account its
+    own store, with ?schema=NAME after a PostgreSQL URL. In a store in use, ids of messages may
+    clash; then nothing is moved. Stop the servers of both stores first. The event log stays where
+    it is. Afterwards the account is gone from FROM, which can be served again. To undo it, move the
+    account back.
 
     Example: leasehold store move-account shop ./data 'postgresql://leasehold@db/queues?schema=shop'
     """
     if (bodies_from is None) != (bodies_to is None):
-        raise click.UsageError("--bodies-from and --bodies-to go together.")
+        raise click.UsageError("--bodies-from and --bodies-to need each other.")
     options = MoveOptions(
         source=source,
         target=target,
@@ -133,12 +135,12 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
 
 @group.command(cls=LocalCommand, epilog=_EPILOG, params=[YES])
 @click.argument("store")
-@click.option("--copy", metavar="OTHER", help="The store that it was moved to.")
+@click.option("--copy", metavar="OTHER", help="Store that it was moved to.")
 def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bool) -> None:
-    """Let a store that is marked be served again.
+    """Let a marked store be served again.
 
-    A store that was moved is as it was when it was moved: what was done in the other store since is
-    not in it. The other store is marked in turn, so that never both are served.
+    A moved store has no changes made since in the other store. The other store is marked in turn,
+    so that only one of them is served.
 
     Example: leasehold store undo ./data --copy postgresql://leasehold@db/queues
     """
@@ -148,12 +150,12 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
 @group.command(cls=LocalCommand, epilog=_EPILOG, params=[YES])
 @click.argument("store")
 def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
-    """Tell a store that it was restored from a backup, so that old receipts are void.
+    """Mark a store as restored from a backup, so that old receipts become invalid.
 
-    Without that, a receipt that was given out after the copy was made could act on a message that
-    is on somebody else's lease now. A store in a folder mostly notices by itself, one in PostgreSQL
-    cannot. Run it when the copy is in place and before workers go on. What they hold is delivered
-    again when its lease ends.
+    Otherwise a receipt issued after the backup could act on a message that is leased to another
+    worker now. A store in a folder mostly detects this itself, a store in PostgreSQL cannot. Run
+    the command when the copy is in place and before workers continue. Messages that they hold are
+    delivered again when their leases end.
 
     Example: leasehold store restored postgresql://leasehold@db/queues
     """
@@ -163,10 +165,10 @@ def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
 @group.command(cls=LocalCommand, epilog=_EPILOG)
 @click.argument("store")
 def check(store: str, *, as_json: bool, no_color: bool) -> None:
-    """Check that a store is whole; it may be served meanwhile, and nothing is changed.
+    """Check that a store is consistent, without changing it. It may be served meanwhile.
 
-    Looks at the format, has the database check itself, and compares what must agree: counts with
-    rows, bodies with messages, messages with queues, the extent of the event log.
+    It checks the format, runs the database's own check, and compares counts with rows, bodies with
+    messages, messages with queues, and the extent of the event log.
 
     Example: leasehold store check ./data
     """
@@ -229,7 +231,7 @@ def run_undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color
     """Let a store that is marked be served again; return the exit code."""
     screen = Screen(as_json=as_json, no_color=no_color)
     if copy is not None and not yes:
-        text = f"Serve {clean(store)} again, and lose what was done in {clean(copy)} since?"
+        text = f"Serve {clean(store)} again, and lose the changes made in {clean(copy)} since?"
         confirm(screen, text, is_interactive=can_ask())
     return telling(screen, partial(_undo, store, copy, screen))
 
@@ -247,7 +249,7 @@ def run_restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int
     """Have a store begin a new epoch; return the exit code."""
     screen = Screen(as_json=as_json, no_color=no_color)
     if not yes:
-        text = f"Make all receipts that workers hold of {clean(store)} void?"
+        text = f"Make all receipts of {clean(store)} invalid?"
         confirm(screen, text, is_interactive=can_ask())
     return telling(screen, partial(_restored, store, screen))
 
@@ -257,7 +259,7 @@ def _restored(store: str, screen: Screen) -> int:
         epoch, shown = begin_epoch(end), end.shown
     screen.result(
         {"store": shown, "epoch": epoch},
-        f"{shown} is in epoch {epoch} now: receipts from before are void.",
+        f"{shown} is in epoch {epoch} now: receipts from before are invalid.",
     )
     return ExitCode.DONE
 
@@ -403,14 +405,14 @@ def _show(
     ]
     if moved.large_bodies:
         where = (
-            "stay in the body store: give the new server the same place in bodies"
+            "stay in the body store: set the new server's bodies to the same place"
             if options.account is None
             else f"were copied to {options.bodies_to}"
         )
         rows.insert(2, ("large bodies", f"{number(moved.large_bodies)} {where}"))
     screen.show(facts(rows))
     if moved.went_on:
-        screen.hint("An earlier run had copied and compared everything; this one has ended it.")
+        screen.hint("An earlier run had copied and compared everything; this run finished it.")
     if options.account is None:
         screen.hint(
             f"Serve {names[1]} now. {names[0]} is marked as moved, and no server opens it; to come "
@@ -419,7 +421,7 @@ def _show(
     else:
         screen.hint(
             f"Account {options.account} is in {names[1]} now, and gone from {names[0]}, whose "
-            "server removes the old rows by and by."
+            "server removes the old rows in the background."
         )
 
 

@@ -56,10 +56,10 @@ _MEANINGS: Final = {
     "opening": "it is still taking messages",
     "open": "a consumer works on it",
     "parked": "it is kept for a replay, although it is not extended",
-    "lapsed": "it was not extended in time, and all can receive its messages. Until a consumer "
-    "does, its consumer can open it again",
-    "broken": "others have some of its messages. Its consumer can open it with the rest "
-    "(accept_loss), or give it back",
+    "lapsed": "it was not extended in time, and all consumers can receive its messages. Until "
+    "one does, its own consumer can open it again",
+    "broken": "other consumers have received some of its messages. Its own consumer can open it "
+    "with the rest (accept_loss), or give it back",
 }
 
 
@@ -75,7 +75,7 @@ def claim() -> None:
 def show_claim(
     session: Session, queue: str, stream: str, number: int, every_s: float | None
 ) -> None:
-    """Show a claim: its state, how much it holds, until when.
+    """Show a claim: its state, its size, its end.
 
     Example: leasehold claim show orders totals 17
     """
@@ -94,7 +94,7 @@ def show_claim(
     metavar="N",
     default=0,
     show_default=True,
-    help="Which part, counted from 0.",
+    help="Number of the part to read, from 0.",
 )
 @click.option(
     "--parts",
@@ -102,13 +102,13 @@ def show_claim(
     metavar="N",
     default=1,
     show_default=True,
-    help="In how many equal parts it is read.",
+    help="Number of equal parts.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"How many at most, 0 for all. Unless told, {_SHOWN}, and all with --json.",
+    help=f"Maximum number of messages; 0 shows all. Default: {_SHOWN}, or all with --json.",
 )
 @QUEUE
 @STREAM
@@ -123,7 +123,7 @@ def read(  # noqa: PLR0913 - click passes each option by its name
     parts: int,
     limit: int | None,
 ) -> None:
-    """Read the messages of a claim in their order. Nothing is changed.
+    """Read the messages of a claim in order, without changing them.
 
     Example: leasehold claim read orders totals 17 --part 0 --parts 8
     """
@@ -144,7 +144,7 @@ def read(  # noqa: PLR0913 - click passes each option by its name
     rows = [msgspec.structs.replace(each, under=None) for each in found]
     screen.show(message_table(rows, session.now_ms, screen, why=False))
     if limit and len(rows) == limit:
-        screen.hint("There may be more: --limit 0 shows all.")
+        screen.hint("There may be more. Show all: --limit 0")
 
 
 def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
@@ -218,8 +218,8 @@ _TOKEN: Final = click.Option(
     ["--token"],
     type=click.IntRange(min=1),
     metavar="N",
-    help="The token of the consumer to act for. Unless told, the current one; the consumer goes "
-    "on undisturbed.",
+    help="Token of the consumer to act for. Default: the current one. The consumer is not "
+    "interrupted.",
 )
 
 
@@ -247,7 +247,7 @@ def list_streams(session: Session, queue: str, every_s: float | None) -> None:
 @QUEUE
 @STREAM
 def show(session: Session, queue: str, stream: str, every_s: float | None) -> None:
-    """Show a stream: up to where it is settled, and the claims after that.
+    """Show a stream: the last settled claim, and the claims after it.
 
     Example: leasehold stream show orders totals
     """
@@ -263,7 +263,7 @@ def show(session: Session, queue: str, stream: str, every_s: float | None) -> No
     "--publish",
     metavar="NAME",
     multiple=True,
-    help="Publish this transaction with it; may be given more than once.",
+    help="Publish this transaction in the same step. Can be repeated.",
 )
 @QUEUE
 @STREAM
@@ -278,10 +278,10 @@ def settle(  # noqa: PLR0913 - click passes each option by its name
     token: int | None,
     yes: bool,
 ) -> None:
-    """Complete all messages of all claims up to a number, after asking.
+    """Settle claims: complete the messages of all claims up to a number, after confirmation.
 
-    It is what the consumer does itself; use it for one that is gone for good and whose results
-    are safe.
+    The consumer does this itself. Use it for a consumer that is gone for good and whose results are
+    safe.
 
     Example: leasehold stream settle orders totals 17
     """
@@ -303,7 +303,7 @@ def settle(  # noqa: PLR0913 - click passes each option by its name
     "for_s",
     type=LENGTH,
     required=True,
-    help="How long it is kept: seconds, or 90s, 5m, 2h, 7d.",
+    help="Time to keep the claim: seconds, or 90s, 5m, 2h, 7d.",
 )
 @QUEUE
 @STREAM
@@ -311,7 +311,7 @@ def settle(  # noqa: PLR0913 - click passes each option by its name
 def park(  # noqa: PLR0913 - click passes each option by its name
     session: Session, queue: str, stream: str, number: int, *, for_s: int, token: int | None
 ) -> None:
-    """Keep a claim for a replay although it is not extended.
+    """Keep a claim for a replay, even if it is not extended.
 
     Example: leasehold stream park orders totals 17 --for 2d
     """
@@ -332,7 +332,7 @@ def park(  # noqa: PLR0913 - click passes each option by its name
 def give_back(  # noqa: PLR0913 - click passes each option by its name
     session: Session, queue: str, stream: str, number: int, *, token: int | None, yes: bool
 ) -> None:
-    """Dissolve a claim, after asking: its messages can be received again at once.
+    """Dissolve a claim, after confirmation. Its messages can be received again at once.
 
     Example: leasehold stream give-back orders totals 17
     """
@@ -353,7 +353,7 @@ def give_back(  # noqa: PLR0913 - click passes each option by its name
 @QUEUE
 @STREAM
 def delete(session: Session, queue: str, stream: str, yes: bool) -> None:
-    """Forget a stream, after asking; its claims are given back to the queue.
+    """Delete a stream, after confirmation. The messages of its claims go back to the queue.
 
     Example: leasehold stream delete orders totals
     """
@@ -361,10 +361,10 @@ def delete(session: Session, queue: str, stream: str, yes: bool) -> None:
     if not yes:
         many = sum(each.remaining for each in handle.get().claims)
         session.confirm(
-            f"Forget stream {stream} of queue {queue}, and give {_messages(many)} back?", yes=yes
+            f"Delete stream {stream} of queue {queue}, and give {_messages(many)} back?", yes=yes
         )
     handle.delete()
-    session.screen.result({"deleted": stream}, f"Stream {stream} is forgotten.")
+    session.screen.result({"deleted": stream}, f"Stream {stream} is deleted.")
 
 
 def _take_token(handle: Stream) -> StreamInfo:
@@ -439,7 +439,7 @@ _PARTS: Final = click.Option(
     ["--part", "parts"],
     metavar="PART",
     multiple=True,
-    help="Only this part; may be given more than once.",
+    help="Publish this part only. Can be repeated.",
 )
 
 
@@ -453,11 +453,11 @@ def transaction() -> None:
     "--state",
     "wanted",
     type=click.Choice(["staged", "published"]),
-    help="Only transactions that are so.",
+    help="Select transactions in this state.",
 )
 @how_many
 def list_transactions(session: Session, wanted: Any, limit: int, every_s: float | None) -> None:
-    """List transactions by name. Published ones are remembered for a week.
+    """List transactions by name. Published ones are listed for a week.
 
     Example: leasehold transaction list --state staged
     """
@@ -486,10 +486,10 @@ def show_transaction(session: Session, name: str, every_s: float | None) -> None
 @remote("publish", _PARTS, YES, add_to=transaction)
 @_NAME
 def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
-    """Make staged messages visible, all at once, after asking.
+    """Publish staged messages, all at once, after confirmation.
 
-    With --part the other parts are dropped. So is a message whose deduplication key had been used.
-    Claims that are bound to the transaction are settled.
+    With --part the other parts are discarded. Duplicates of a deduplication key are discarded, too.
+    Claims bound to the transaction are settled.
 
     Example: leasehold transaction publish import-2026-11-21
     """
@@ -515,23 +515,23 @@ def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
 @remote("discard", _PARTS, YES, add_to=transaction)
 @_NAME
 def discard(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
-    """Drop staged messages, after asking. What was published stays.
+    """Discard staged messages, after confirmation. Published messages stay.
 
     Example: leasehold transaction discard import-2026-11-21
     """
     handle = session.client.transaction(name)
     if not yes:
         meant = _meant(handle.get(), parts, others="keep")
-        session.confirm(f"Drop {meant} of transaction {name}?", yes=yes)
+        session.confirm(f"Discard {meant} of transaction {name}?", yes=yes)
     done = handle.discard(parts or None)
     if session.screen.as_json:
         session.screen.document(done)
     elif done.published:
-        session.screen.say("It had been published: nothing was dropped.")
+        session.screen.say("The transaction is published: nothing was discarded.")
     elif done.rows:
         session.screen.say(f"{_messages(done.rows)} dropped.")
     else:
-        session.screen.say("Nothing is staged there: nothing was dropped.")
+        session.screen.say("Nothing is staged under this name: nothing was discarded.")
 
 
 def _transaction_table(found: Iterable[TransactionInfo], now_ms: int) -> RenderableType:

@@ -243,16 +243,20 @@ def _run(session: Session, board: Board, look: _Look, found: Snapshot) -> None:
 
 @remote("top")
 @click.option(
-    "--view", type=click.Choice(VIEWS), default="queues", show_default=True, help="What to show."
+    "--view", type=click.Choice(VIEWS), default="queues", show_default=True, help="View to show."
 )
 @click.option(
     "--sort",
     metavar="COLUMN",
-    help="Sort by this column: its title, in small letters. With - before it the other way.",
+    help="Sort by the column with this title, in lower case. A - in front reverses the order.",
 )
-@click.option("--filter", "wanted", default="", metavar="TEXT", help="Only rows with this text.")
-@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
-@click.option("--busy", is_flag=True, help="Only queues with messages or traffic, live workers.")
+@click.option("--filter", "wanted", default="", metavar="TEXT", help="Show rows with this text.")
+@click.option(
+    "--prefix", default="", metavar="TEXT", help="Select queues whose names begin with this text."
+)
+@click.option(
+    "--busy", is_flag=True, help="Show queues with messages or traffic, and live workers."
+)
 @click.option(
     "--every",
     "every_s",
@@ -262,11 +266,13 @@ def _run(session: Session, board: Board, look: _Look, found: Snapshot) -> None:
     metavar="SECONDS",
     help="Seconds between two updates.",
 )
-@click.option("--once", is_flag=True, help="Print one sample and end; rates need two, so it waits.")
+@click.option(
+    "--once", is_flag=True, help="Print one sample and exit. It waits first, as rates need two."
+)
 def top(session: Session, view: str, sort: str | None, once: bool, **given: Any) -> None:
-    """Watch queues, workers and leases live, the busiest first.
+    """Watch queues, workers and leases live, busiest first.
 
-    Press ? for the keys. Where the output is no terminal, one sample is printed below the other.
+    Press ? for the keys. If the output is no terminal, samples are printed one after another.
 
     Example: leasehold top --sort oldest
 

@@ -484,7 +484,7 @@ class Board:
         if self.filter and self.typed is None:
             text.append(f"  with {clean(self.filter)!r}", style="yellow")
         if self.busy_only:
-            text.append("  busy ones only", style="yellow")
+            text.append("  busy only", style="yellow")
         return text
 
     def _table(
@@ -543,9 +543,9 @@ def _why_empty(board: Board, found: Snapshot) -> str:
     if board.view in found.denied:
         return f"The credential may not see {board.view}."
     if board.view == "leases" and found.leases is None:
-        return "Asking for leases ..."
+        return "Loading leases ..."
     if found.rows(board.view):
-        return "Nothing is left by the filter."
+        return "No row matches the filter."
     return {
         "queues": "There are no queues.",
         "workers": "There are no sessions of workers.",
@@ -562,12 +562,12 @@ _HELP: Final = tuple(
         ("q, Ctrl+C", "quit"),
         ("1, 2, 3, Tab", "queues, workers, leases"),
         ("Enter", "the leases of the selected queue; Esc goes back"),
-        ("<, >, Left, Right", "sort by the column before, behind"),
-        ("r", "sort the other way"),
-        ("/", "show only rows with this text; Esc takes it away"),
-        ("b", "only queues with messages or traffic, and live workers"),
-        ("Up, Down, PgUp, PgDn", "move; Home and End too"),
-        ("Space", "hold still, and go on"),
-        ("+, -", "look half, twice as often"),
+        ("<, >, Left, Right", "sort by the previous or next column"),
+        ("r", "reverse the order"),
+        ("/", "show rows with this text; Esc clears it"),
+        ("b", "show queues with messages or traffic, and live workers"),
+        ("Up, Down, PgUp, PgDn", "move; also Home and End"),
+        ("Space", "pause and continue"),
+        ("+, -", "update half or twice as often"),
     )
 )

@@ -161,7 +161,7 @@ GUARD: Final = click.option(
     type=FRACTIONAL,
     default="5",
     show_default=True,
-    help="How long before its end a lease is renewed.",
+    help="Renew a lease this long before it ends.",
 )
 
 
@@ -171,7 +171,7 @@ how_many: Final = click.option(
     metavar="N",
     default=100,
     show_default=True,
-    help="How many.",
+    help="Maximum number of entries.",
 )
 """Of lists that the server gives in one page."""
 
@@ -238,61 +238,63 @@ _STATE: Final = click.option(
     "states",
     type=click.Choice(STATES),
     multiple=True,
-    help="Only messages in this state; may be given more than once.",
+    help="Select messages in this state. Can be repeated.",
 )
 _OPTIONS: Final = (
     click.option(
         "--older-than",
         "min_age_s",
         type=FRACTIONAL,
-        help="Only messages put at least so long ago: seconds, or 90s, 5m, 2h, 7d.",
+        help="Select messages put at least this long ago: seconds, or 90s, 5m, 2h, 7d.",
     ),
     click.option(
         "--newer-than",
         "max_age_s",
         type=FRACTIONAL,
-        help="Only messages put at most so long ago.",
+        help="Select messages put at most this long ago.",
     ),
     click.option(
         "--failed-within",
         "max_error_age_s",
         type=FRACTIONAL,
-        help="Only messages whose last error is at most so old.",
+        help="Select messages whose last error is at most this old.",
     ),
     click.option(
         "--min-dequeue-count",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Only messages received at least so often.",
+        help="Select messages received at least N times.",
     ),
     click.option(
         "--max-dequeue-count",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Only messages received at most so often.",
+        help="Select messages received at most N times.",
     ),
-    click.option("--holder", metavar="NAME", help="Only messages that this worker holds."),
-    click.option("--type", "message_type", metavar="TYPE", help="Only messages of this type."),
-    click.option("--group", "group_id", metavar="GROUP", help="Only messages of this group."),
+    click.option("--holder", metavar="NAME", help="Select messages that this worker holds."),
+    click.option("--type", "message_type", metavar="TYPE", help="Select messages of this type."),
+    click.option("--group", "group_id", metavar="GROUP", help="Select messages of this group."),
     click.option(
-        "--reason", metavar="REASON", help="Only messages poisoned for this reason: failures, ..."
+        "--reason",
+        metavar="REASON",
+        help="Select messages poisoned for this reason, such as failures.",
     ),
     click.option(
         "--error",
         metavar="TEXT",
-        help="Only messages whose last error has this in its text, or this type or fingerprint.",
+        help="Select messages whose last error has this text, type or fingerprint.",
     ),
-    click.option("--text", metavar="TEXT", help="Only messages with this in their body."),
+    click.option("--text", metavar="TEXT", help="Select messages whose body contains this text."),
     click.option(
         "--json-path",
         metavar="PATH",
-        help="Only messages whose body is JSON and has this path, such as order.lines[0].sku.",
+        help="Select messages whose body is JSON with this path, such as order.lines[0].sku.",
     ),
     click.option(
         "--json-value",
         type=JsonValue(),
         metavar="VALUE",
-        help="With --json-path: only where this value stands there; JSON, or else a text.",
+        help="With --json-path: select messages with this value at the path. JSON, or else text.",
     ),
 )
 
@@ -315,6 +317,6 @@ def filter_of(given: Mapping[str, Any]) -> Filter | None:
         return None
     if "json_value" in values:
         if "json_path" not in values:
-            raise click.UsageError("--json-value needs --json-path, which says where to look.")
+            raise click.UsageError("--json-value needs --json-path. Type: --json-path PATH")
         (values["json_value"],) = values["json_value"]
     return Filter(**values)

@@ -46,31 +46,28 @@ _HANDLER: Final = click.argument("handler", metavar="MODULE:HANDLER")
 _CODEC: Final = click.option(
     "--codec",
     type=click.Choice(["json", "text", "bytes"]),
-    help="What message.payload is. Default: bytes.",
+    help="Type of message.payload. Default: bytes.",
 )
 TRACING: Final = click.option(
     "--tracing",
     is_flag=True,
-    help="Send spans of OpenTelemetry by OTLP; where to, OTEL_EXPORTER_OTLP_ENDPOINT says. Needs "
-    "the extra otel.",
+    help="Send OpenTelemetry spans by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra otel.",
 )
-MERMAID: Final = click.option(
-    "--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid."
-)
+MERMAID: Final = click.option("--mermaid", is_flag=True, help="Write a Mermaid flowchart.")
 _SECONDS: Final = Length()
 _RUN_EPILOG: Final = """\b
 Exit codes:
-  0    stopped by SIGTERM or Ctrl+C; with --until-idle, also nothing was left
-  1    no such queue, credentials not accepted, or the worker could not go on
-  2    a mistake in the command line, or settings that cannot be safe
+  0    SIGTERM or Ctrl+C stopped the worker; with --until-idle: the queues are empty
+  1    the queue does not exist, the credentials are refused, or the worker failed
+  2    a mistake on the command line, or unsafe settings
   3    no Leasehold server, or no other service, answers at the address
   130  a second Ctrl+C; 143: a second SIGTERM
 """
 _PROOF_EPILOG: Final = """\b
 Exit codes:
-  0    proven: no late worker did any harm
-  1    one did, or it could not be found out
-  2    a mistake in the command line, or nothing can be proven of this handler
+  0    proven: no late worker did harm
+  1    a late worker did harm, or the proof failed
+  2    a mistake on the command line, or this handler cannot be proven
 """
 
 
@@ -105,7 +102,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 @click.group("worker", cls=OrderedGroup)
 def worker() -> None:
-    """Run handlers, test them with late workers, describe their stages."""
+    """Run handlers, test them with late workers, and describe their stages."""
 
 
 @worker.command("run", cls=RunCommand, epilog=_RUN_EPILOG)
@@ -116,18 +113,18 @@ def worker() -> None:
     multiple=True,
     required=True,
     metavar="QUEUE[=WEIGHT]",
-    help="Name of a queue, or an address such as azure:///orders. May be given several times; "
-    "while all have messages they share the worker by their weights, 1 by default.",
+    help="Name of a queue, or an address such as azure:///orders. Can be repeated: queues share "
+    "the worker by their weights. Default weight: 1.",
 )
 @click.option(
     "--azure",
     is_flag=True,
-    help="Names are those of queues of Azure Queue Storage, reached through the official SDK.",
+    help="Use queues of Azure Queue Storage, through the official SDK.",
 )
 @click.option(
     "--mns",
     metavar="ENDPOINT",
-    help="Names are those of queues of Alibaba MNS at this endpoint; the keys are in "
+    help="Use queues of Alibaba MNS at this endpoint, with the keys in "
     "ALIBABA_CLOUD_ACCESS_KEY_ID and ALIBABA_CLOUD_ACCESS_KEY_SECRET.",
 )
 @click.option(
@@ -136,12 +133,12 @@ def worker() -> None:
     default=8,
     show_default=True,
     metavar="N",
-    help="How many messages are worked on at once.",
+    help="Number of messages worked on at once.",
 )
 @click.option(
     "--runner",
     type=click.Choice(["threads", "asyncio", "processes"]),
-    help="Where handlers run. Default: asyncio for an async def, otherwise threads.",
+    help="Where handlers run. Default: asyncio for async def, otherwise threads.",
 )
 @click.option(
     "--lease",
@@ -149,37 +146,37 @@ def worker() -> None:
     type=_SECONDS,
     default="30s",
     show_default=True,
-    help="Length of each lease; it is renewed as long as the handler works. It bounds how long a "
-    "crash hides a message.",
+    help="Length of each lease. It is renewed while the handler works. After a crash the message "
+    "stays hidden for at most this time.",
 )
 @click.option(
     "--lease-as-set",
     is_flag=True,
-    help="Take leases as long as is set on the server for each message, its type or the queue.",
+    help="Use the lease that the server has set for the message, its type or its queue.",
 )
 @click.option(
     "--message-timeout",
     "message_timeout_s",
     type=_SECONDS,
-    help="After so long a lease is no longer renewed, since the handler must be stuck. Default: an "
-    "hour, or ten leases.",
+    help="Stop renewing a lease after this time, as the handler is stuck. Default: an hour, or "
+    "ten leases.",
 )
 @click.option(
     "--prefetch",
     type=int,
     metavar="N",
-    help="How many messages may wait at most. Default: what bridges the round trips.",
+    help="Maximum number of messages received ahead. Default: enough to bridge the round trips.",
 )
 @click.option(
     "--ordered",
     is_flag=True,
-    help="Work on the messages of one group one after the other, in their order.",
+    help="Work on the messages of a group in order, one at a time.",
 )
 @click.option(
     "--concurrency-per-group",
     type=int,
     metavar="N",
-    help="How many messages of one group are worked on at once. Default: any number.",
+    help="Maximum number of messages of a group worked on at once. Default: no limit.",
 )
 @click.option(
     "--max-failures",
@@ -187,28 +184,27 @@ def worker() -> None:
     default=5,
     show_default=True,
     metavar="N",
-    help="Failures that a message gets; the last one buries it.",
+    help="Bury a message at this number of failures.",
 )
 @click.option(
     "--max-deliveries",
     type=int,
     metavar="N",
-    help="Deliveries that a message gets: when it comes once more it is buried before any work. "
-    "Default: four times --max-failures.",
+    help="Bury a message that is delivered more often than this. Default: four times "
+    "--max-failures.",
 )
 @_CODEC
-@click.option("--until-idle", is_flag=True, help="End when nothing is left to receive.")
+@click.option("--until-idle", is_flag=True, help="Exit when there is nothing to receive.")
 @click.option(
     "--metrics-port",
     "metrics",
     type=Address(),
-    help="Serve figures for Prometheus there, at /metrics. The host is 127.0.0.1 by default.",
+    help="Serve Prometheus metrics at /metrics on this port. Default host: 127.0.0.1.",
 )
 @click.option(
     "--progress/--no-progress",
     default=True,
-    help="Show how it is going: a bar on a terminal, a line every ten seconds elsewhere. On "
-    "by default.",
+    help="Show progress: a bar on a terminal, otherwise a line every ten seconds. Default: on.",
 )
 @click.option(
     "--grace",
@@ -216,23 +212,23 @@ def worker() -> None:
     type=_SECONDS,
     default="30s",
     show_default=True,
-    help="How long handlers may go on after the first signal.",
+    help="Time for running handlers after the first signal.",
 )
 @click.option(
     "--renewer",
     type=click.Choice(["thread", "process"]),
     default="thread",
     show_default=True,
-    help="Who renews leases. A process of its own is not held up by a handler that computes for "
+    help="What renews leases. A separate process is not delayed by handlers that compute for "
     "long in Python.",
 )
 @TRACING
 def run_worker(given: dict[str, Any], **options: Any) -> None:
-    """Receive messages, keep their leases, call a handler for each, and settle them.
+    """Receive messages, renew their leases, call a handler for each, and settle them.
 
-    The handler is a function of a message, ordinary or async, or a pipeline of stages. Its module
-    is looked for in the current directory first. Without connection options the queues are those
-    of the development server on this machine.
+    The handler is a function of a message, async or not, or a pipeline of stages. Its module is
+    searched in the current directory first. The default queues are those of the development account
+    on this machine.
 
     The first SIGTERM or Ctrl+C lets handlers finish, the second does not wait for them.
 
@@ -253,32 +249,32 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     "--probe",
     required=True,
     metavar="MODULE:FUNCTION",
-    help="Returns the effects of the handler as something that can be compared, such as the rows "
-    "of a table; without times and random ids.",
+    help="Function that returns the effects of the handler, such as the rows of a table, without "
+    "times and random ids.",
 )
 @click.option(
     "--reset",
     metavar="MODULE:FUNCTION",
-    help="Puts the effects back to the start. Without it two kinds of harm cannot be seen.",
+    help="Function that removes the effects. Without it two kinds of harm cannot be detected.",
 )
 @click.option(
     "--later",
     metavar="MODULE:FUNCTION",
-    help="What happens in the same rows after the message was done, such as a second message.",
+    help="Function for what happens in the same rows afterwards, such as a second message.",
 )
 @click.option("--body", metavar="TEXT", default="", help="Body of the message.")
 @click.option(
     "--body-file",
     type=click.File("rb"),
     metavar="FILE",
-    help="File that holds the body of the message; - is standard input.",
+    help="File with the body of the message. - means standard input.",
 )
 @click.option(
     "--queue",
     default="rehearsal",
     show_default=True,
     metavar="NAME",
-    help="What the message says that its queue is; none is used.",
+    help="Name of the queue in the message. No queue is used.",
 )
 @click.option("--type", "message_type", metavar="TEXT", help="Type of the message.")
 @click.option(
@@ -287,7 +283,7 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     multiple=True,
     type=Pair(),
     metavar="NAME=VALUE",
-    help="Property of the message. May be given several times.",
+    help="Property of the message. Can be repeated.",
 )
 @_CODEC
 @click.option(
@@ -295,7 +291,7 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     type=click.Choice(["raise", "kill"]),
     default="raise",
     show_default=True,
-    help="How a worker dies: by an exception, or killed in a process of its own.",
+    help="How a worker dies: by an exception, or by a kill of its process.",
 )
 @click.option(
     "--file",
@@ -303,8 +299,8 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     metavar="FILE",
-    help="File at whose lines a worker is stopped and killed. May be given several times. Default: "
-    "that of the handler.",
+    help="File in whose lines a worker is stopped and killed. Can be repeated. Default: the "
+    "handler's file.",
 )
 @click.option(
     "--places",
@@ -313,7 +309,7 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     default=40,
     show_default=True,
     metavar="N",
-    help="How many lines at most, evenly chosen.",
+    help="Maximum number of lines, evenly chosen.",
 )
 @click.option(
     "--patience",
@@ -321,14 +317,13 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     type=Length(whole=False),
     default="1s",
     show_default=True,
-    help="How long the next holder may wait for one that was stopped.",
+    help="Maximum time that the next holder waits for a stopped one.",
 )
 def prove_fencing(**options: Any) -> None:
-    """Play late and dying workers against a handler, and check what they did.
+    """Simulate late and dying workers, and check their effects.
 
-    The message is delivered again and again, to workers that do not notice when their lease has
-    ended. It uses no queue, but writes to whatever the handler writes to: have it use a database
-    for tests.
+    The message is delivered repeatedly to workers that do not notice the end of their lease. No
+    queue is used. The handler writes to its own database: use one for tests.
 
     Example: leasehold worker prove-fencing jobs:handle --probe checks:rows --reset checks:empty
     """
@@ -356,8 +351,8 @@ def stages(pipeline: str, mermaid: bool, as_json: bool, no_color: bool) -> None:
 _GOOD: Final = tuple(each.value for each in fencing_proof.Verdict if each.is_good)
 _BAD: Final = tuple(each.value for each in fencing_proof.Verdict if not each.is_good)
 _NEEDS_RESET: Final = (
-    "Without --reset one effect cannot be told from two: name a function that puts the effects "
-    "back to the start."
+    "--reset is missing, so one effect cannot be told from two: name a function that removes the "
+    "effects."
 )
 
 
@@ -371,7 +366,7 @@ def prove(screen: Screen, handler: str, **options: Any) -> int:
     """
     has_reset = options["reset"] is not None
     screen.hint(f"Playing late and dying workers against {handler} …")
-    cannot = f"nothing can be proven of {handler}"
+    cannot = f"{handler} cannot be proven"
     try:
         report = _report(handler, options)
     except NotFound as error:
@@ -390,7 +385,7 @@ def prove(screen: Screen, handler: str, **options: Any) -> int:
         screen.row(text)
     screen.row(Text())
     if report.holds:
-        screen.row(Text("Proven: no late worker did any harm.", "bold green"))
+        screen.row(Text("Proven: no late worker did harm.", "bold green"))
         return ExitCode.DONE
     screen.row(Text("Not proven.", "bold red"))
     if not has_reset:
@@ -499,7 +494,7 @@ def _run(screen: Screen, options: RunOptions, worker: Worker, stopping: Stopping
         screen.hint(f"Worked for {length(took_s)}.")
         screen.show(summary_table(worker.stats, took_s))
     if failure is not None:
-        raise Refused([f"the worker could not go on: {failure}"], ExitCode.REFUSED)
+        raise Refused([f"the worker failed: {failure}"], ExitCode.REFUSED)
 
 
 def _work(worker: Worker, stopping: Stopping, *, until_idle: bool) -> None:
@@ -543,7 +538,7 @@ def _print_problems(screen: Screen, refused: Refused) -> None:
     if len(refused.problems) == 1:
         screen.error(head.append(refused.problems[0]))
         return
-    screen.error(head.append("the worker is not begun:"))
+    screen.error(head.append("the worker did not start:"))
     for each in refused.problems:
         screen.error(Text(f"- {each}"))
 
@@ -655,8 +650,8 @@ class Stopping(Hooks):
             return
         if count == 1:
             busy = worker.snapshot().in_work
-            wait = f" The {busy} in work may go on for {length(self._grace_s)}." if busy else ""
-            self._say(f"Stopping: nothing more is received.{wait} Once more: at once.")
+            wait = f" Messages in work: {busy}, which have {length(self._grace_s)}." if busy else ""
+            self._say(f"Stopping: no more messages are received.{wait} Again: stop at once.")
         else:
             self._say("Stopping at once.")
             worker.hurry()

@@ -650,9 +650,9 @@ _COLUMNS: Final = (
 _FIRST_WAITS: Final = 3
 _MIDDLE: Final = 0.5
 _TROUBLES: Final = (
-    ("receive_errors", "Receives that failed"),
-    ("settle_errors", "Messages that could not be settled, and come again"),
-    ("redone", "Messages that came again although they were done"),
+    ("receive_errors", "Failed receives"),
+    ("settle_errors", "Messages that could not be settled and are delivered again"),
+    ("redone", "Messages that were delivered again after they were done"),
 )
 
 
@@ -668,9 +668,9 @@ def lease_text(lease: LeaseSettings, renewer: str) -> str:
 def prefetch_text(prefetch: int | None) -> str:
     """Say how many messages may wait."""
     if prefetch is None:
-        return "as many messages as bridge the round trips"
+        return "enough messages to bridge the round trips"
     if prefetch == 0:
-        return "none: a message is received when there is a hand free for it"
+        return "none: a message is received when a handler is free"
     return f"at most {number(prefetch)}, and no more than can begin within their lease"
 
 
@@ -741,6 +741,6 @@ def _row(name: str, queues: Iterable[QueueStats], took_s: float) -> tuple[Cell, 
 def _troubles(stats: Stats) -> Iterable[tuple[int, str]]:
     for name, what in _TROUBLES:
         yield sum(getattr(each, name) for each in stats.queues), what
-    yield stats.lost_sessions, "Sessions that were lost, with all their leases"
-    yield stats.dead_processes, "Processes of handlers that died"
-    yield stats.late_renewals, "Times that renewals were late enough to endanger leases"
+    yield stats.lost_sessions, "Lost sessions, with all their leases"
+    yield stats.dead_processes, "Handler processes that died"
+    yield stats.late_renewals, "Renewals so late that leases were in danger"

@@ -758,7 +758,7 @@ def check_program(name: str, source: str) -> list[Finding]:
         return [fail("program", found, "It is not Python.", "Name a file of Python.")]
     findings = [finding for call in calls for finding in _check(f"{name}:{call.line}", call)]
     findings += _checkpoint(name, calls)
-    return findings or [ok("program", f"{name}: {len(calls)} calls, nothing to say")]
+    return findings or [ok("program", f"{name}: {len(calls)} calls, no problem found")]
 
 
 def _calls(tree: ast.AST) -> Iterator[Call]:

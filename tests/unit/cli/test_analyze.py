@@ -122,7 +122,7 @@ def test_applying_asks_first(shell: Shell, saved: str) -> None:
     arguments = ("analyze", "--summary", saved, "--queue", "media", "--apply")
     refused = shell(*arguments)
     assert refused.exit_code == 2
-    assert "add --yes" in refused.output
+    assert "Type: --yes, to confirm" in refused.output
     dry = shell(*arguments, "--dry-run")
     assert dry.exit_code == 0
     assert "not done" in dry.output
@@ -228,7 +228,7 @@ def test_advice_is_undone(shell: Shell) -> None:
     assert shell.server.sent == {"settings": {"advised": None, "visibility_timeout_s": 30}}
     assert "Visibility timeout 60 s to 30 s." in result.output
     shell.server.on("GET", "/queues", {"queues": names[1:]})
-    assert "No queue has advice." in shell("analyze", "--undo").output
+    assert "There is no advice for any queue." in shell("analyze", "--undo").output
 
 
 def test_undoing_can_be_tried(shell: Shell) -> None:
@@ -242,12 +242,12 @@ def test_undoing_can_be_tried(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--apply", "--undo"), "not both"),
-        (("--dry-run",), "--dry-run goes with"),
-        (("--by-type",), "--by-type goes with --apply"),
-        (("--by-type", "--apply", "--details", "."), "types that the server knows"),
+        (("--apply", "--undo"), "exclude each other"),
+        (("--dry-run",), "--dry-run needs"),
+        (("--by-type",), "--by-type needs --apply"),
+        (("--by-type", "--apply", "--details", "."), "the server does not know the types"),
         (("--floor", "10m", "--cap", "1m"), "--floor"),
-        (("--cap", "8d"), "--cap must be 7 days at most"),
+        (("--cap", "8d"), "--cap must be at most 7d"),
         (("--guard", "0"), "--guard must be above 0"),
         (("--since", "yesterday"), "no moment"),
         (("--since", "1d", "--until", "2d"), "--since must be before"),

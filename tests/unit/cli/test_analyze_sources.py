@@ -150,13 +150,13 @@ def test_queues_of_several_accounts_are_named_either_way(shell: Shell, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--summary", "FILE", "--since", "1d"), "--since does not go with --summary"),
-        (("--summary", "FILE", "--until", "1d"), "--until does not go with --summary"),
-        (("--summary", "FILE", "--details", "FILE"), "--details does not go with --summary"),
-        (("--allow-old",), "--allow-old goes with --summary and --apply"),
-        (("--undo", "--report", "here"), "--report does not go with --undo"),
-        (("--undo", "--floor", "1s"), "--floor does not go with --undo"),
-        (("--undo", "--log", "."), "--log does not go with --undo"),
+        (("--summary", "FILE", "--since", "1d"), "--since excludes --summary"),
+        (("--summary", "FILE", "--until", "1d"), "--until excludes --summary"),
+        (("--summary", "FILE", "--details", "FILE"), "--details excludes --summary"),
+        (("--allow-old",), "--allow-old needs --summary and --apply"),
+        (("--undo", "--report", "here"), "--report excludes --undo"),
+        (("--undo", "--floor", "1s"), "--floor excludes --undo"),
+        (("--undo", "--log", "."), "--log excludes --undo"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

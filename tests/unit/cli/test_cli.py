@@ -55,7 +55,7 @@ def test_version(run: Any) -> None:
         assert told["leasehold"] == __version__
         assert told["form"] in {"compiled", "pure"}
     alone = run("--json", "version")
-    assert (alone.exit_code, "--json goes with --version" in alone.output) == (2, True)
+    assert (alone.exit_code, "--json needs --version" in alone.output) == (2, True)
 
 
 def test_without_a_command_the_help_is_shown(run: Any) -> None:

@@ -238,7 +238,7 @@ def test_a_stream_is_forgotten(shell: Shell) -> None:
     shell.is_interactive = True
     assert "give 1,990 messages back?" in shell(*words, stdin="n\n").stderr
     assert shell.server.asked == [f"GET {AT}"]
-    assert shell(*words, "-y").output == "Stream totals is forgotten.\n"
+    assert shell(*words, "-y").output == "Stream totals is deleted.\n"
     assert json.loads(shell(*words, "-y", "--json").output) == {"deleted": "totals"}
 
 
@@ -262,7 +262,7 @@ def test_a_claim(shell: Shell) -> None:
         "  holder        driver",
     ]
     text = shell("claim", "show", "orders", "totals", "18").output
-    assert "  state   broken: others have some of its messages. Its consumer" in text
+    assert "  state   broken: other consumers have received some of its messages. Its" in text
     assert "  holds   990 of at most 5,000 messages or 2 KiB" in text.splitlines()
     assert "  lost    10 of 1,000, to others" in text.splitlines()
     assert json.loads(shell("claim", "show", "orders", "totals", "18", "--json").output)["lost"]
@@ -390,7 +390,7 @@ def test_discard(shell: Shell) -> None:
     words = ("transaction", "discard", "import-1")
     shell.is_interactive = True
     result = shell(*words, stdin="y\n")
-    assert "Drop the 1,500 messages of transaction import-1?" in result.stderr
+    assert "Discard the 1,500 messages of transaction import-1?" in result.stderr
     assert result.stdout == "1 message dropped.\n"
     result = shell(*words, "--part", "", stdin="n\n")
     assert "Drop the 1,000 messages of part (no name), and keep the 500 of" in result.stderr

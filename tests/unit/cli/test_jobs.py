@@ -60,7 +60,7 @@ def test_redrive(shell: Shell, words: tuple[str, ...]) -> None:
     shell.server.on("POST", "/queues/orders/redrive", JOB | {"kind": "redrive", "moved": 5})
     options = ("--rate", "10", "--canary", "5", "--target", "other")
     result = shell(*words, "orders", *options, stdin="y\n")
-    assert "Bring 5 messages back to queue other?" in result.stderr
+    assert "Move 5 messages back to queue other?" in result.stderr
     assert result.stdout == "5 messages brought back, of 1,236 examined.\n"
     assert shell.server.sent == {
         "rate_per_s": 10.0,
@@ -85,7 +85,7 @@ def test_no_wait(shell: Shell) -> None:
     shell.server.on("POST", "/queues/orders/purge", RUNNING)
     result = shell("queue", "purge", "orders", "-y", "--no-wait")
     assert (result.exit_code, "wait_s" in shell.server.sent) == (0, False)
-    assert "goes on as job j1: 8 messages removed so far." in result.stdout
+    assert "continues as job j1: 8 messages removed so far." in result.stdout
     assert "leasehold job watch j1" in result.stderr
 
 
@@ -179,12 +179,12 @@ def test_change_asks(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "Say what to change"),
-        (("--note", "x"), "--note goes with --end-lease"),
-        (("--extend-lease", "1h", "--priority", "1"), "and nothing else"),
-        (("--extend-lease", "1h", "--end-lease"), "and nothing else"),
-        (("--end-lease", "--priority", "1"), "only --delay and --note"),
-        (("--end-lease", "--force"), "only --delay and --note"),
+        ((), "There is nothing to change"),
+        (("--note", "x"), "--note needs --end-lease"),
+        (("--extend-lease", "1h", "--priority", "1"), "excludes all other changes"),
+        (("--extend-lease", "1h", "--end-lease"), "excludes all other changes"),
+        (("--end-lease", "--priority", "1"), "can have --delay and --note only"),
+        (("--end-lease", "--force"), "can have --delay and --note only"),
     ],
 )
 def test_changes_that_are_none(shell: Shell, options: tuple[str, ...], said: str) -> None:

@@ -342,7 +342,7 @@ def test_pause_and_resume(shell: Shell) -> None:
     until = "until 2026-01-01T00:30:00Z (in 30 min): upgrade"
     assert result.output == f"Queue orders is paused {until}.\n"
     shell.server.on("POST", "/queues/orders/resume", QUEUE)
-    assert shell("queue", "resume", "orders").output == "Queue orders gives out messages.\n"
+    assert shell("queue", "resume", "orders").output == "Queue orders is resumed.\n"
 
 
 def test_explain(shell: Shell) -> None:

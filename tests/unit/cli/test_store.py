@@ -163,7 +163,7 @@ def test_a_store_is_told_that_it_was_restored(tmp_path: Path) -> None:
     folder = filled(tmp_path / "a")
     asked = run("restored", str(folder))
     assert asked.exit_code == 2
-    assert "add --yes" in asked.output
+    assert "Type: --yes, to confirm" in asked.output
     done = run("restored", str(folder), "--yes", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["epoch"] == 2

@@ -149,7 +149,7 @@ def test_where_nothing_is() -> None:
         ("leases", "Nothing is leased."),
     ):
         assert said in drawn(board(view=view), nothing)
-    assert "Nothing is left by the filter." in drawn(board(filter="zzz"), MANY)
+    assert "No row matches the filter." in drawn(board(filter="zzz"), MANY)
     denied = MANY._replace(workers=(), denied=frozenset({"workers"}))
     assert "The credential may not see workers." in drawn(board(view="workers"), denied)
     assert "live" not in drawn(board(), denied)[2]

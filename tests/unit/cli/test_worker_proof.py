@@ -70,7 +70,7 @@ def test_a_careful_handler_is_proven(folder: Folder, handler: str) -> None:
     code, out, _ = prove(folder, handler, *RESET)
     assert code == 0, out
     assert out.startswith(f"w6_bank:{handler}:\n")
-    assert out.endswith("\n\nProven: no late worker did any harm.\n")
+    assert out.endswith("\n\nProven: no late worker did harm.\n")
     for scenario in ("delivered again after success", "zombie in the middle", "crash before"):
         assert scenario in out
     middle = next(line for line in out.splitlines() if "zombie in the middle" in line)
@@ -92,7 +92,7 @@ def test_what_cannot_be_decided_is_not_proven(folder: Folder) -> None:
     """Without a reset; the hint says what is missing."""
     code, out, err = prove(folder, "careful", "--body", "b")
     assert (code, "UNDECIDED" in out) == (1, True)
-    assert "Without --reset one effect cannot be told from two" in err
+    assert "--reset is missing, so one effect cannot be told from two" in err
 
 
 def test_the_report_as_json(folder: Folder) -> None:

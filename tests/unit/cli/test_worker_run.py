@@ -266,7 +266,10 @@ def test_the_first_signal_lets_handlers_finish(
     options = ["--concurrency", "1", "--prefetch", "0", *["--until-idle"] * until_idle]
     result = folder("run", "w6_slow:handle", "--queue", "orders", *options)
     assert result.exit_code == 0, result.stderr
-    assert "Stopping: nothing more is received. The 1 in work may go on for 30 s." in result.stderr
+    assert (
+        "Stopping: no more messages are received. Messages in work: 1, which have 30 s."
+        in result.stderr
+    )
     assert result.stdout.splitlines()[-1].split()[:3] == ["orders", "1", "0"]
     assert queue.depth().visible == 2
 
@@ -292,7 +295,7 @@ def test_the_second_signal_waits_for_nobody(
     )
     result = folder("run", "w6_slow:handle", "--queue", "orders", "--grace", "10m")
     assert result.exit_code == code, result.stderr
-    assert "Stopping: nothing more is received. The 1 in work may go on for 10 min." in (
+    assert "Stopping: no more messages are received. Messages in work: 1, which have 10 min." in (
         result.stderr
     )
     assert "Stopping at once." in result.stderr
@@ -324,7 +327,7 @@ def test_all_that_is_unsafe_is_named(folder: Folder) -> None:
     )
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        "Error: the worker is not begun:",
+        "Error: the worker did not start:",
         "- handler: module w6_jobs has no x; it has handle, ahandle",
         "- queue azure:///orders: azure:///<queue> needs AZURE_STORAGE_CONNECTION_STRING to be set",
         "- --concurrency is 0; with threads it must be 1 to 10,000",
@@ -427,7 +430,7 @@ def test_a_queue_that_goes_away_ends_a_batch_job(folder: Folder) -> None:
     queue.faults.fail(100, method="receive", error=QueueMissing("it was deleted"))
     code, out, err = run(folder, "--queue", "orders", "--until-idle")
     assert code == 1
-    assert err.endswith("Error: the worker could not go on: it was deleted\n")
+    assert err.endswith("Error: the worker failed: it was deleted\n")
     assert out.startswith("QUEUE")
 
 

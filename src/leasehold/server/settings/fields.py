@@ -100,18 +100,18 @@ class Settings:
         Kind.SWITCH,
         LISTENING,
         "A proxy in front terminates TLS: treat every request as if it had arrived over https.",
-        special="Not together with `tls_cert`. Only the proxy may then reach the port.",
+        special="Excludes `tls_cert`. Let only the proxy reach the port.",
     )
 
     allowed_hosts: tuple[str, ...] = setting(
         (),
         Kind.LIST,
         LISTENING,
-        "Names that requests may have in their `Host`, besides IP addresses, `localhost`, names "
-        "that end in `.localhost`, and the names in `host`. `*.NAME` means all names below one. "
-        "Only checked where any client can sign, with the development account or another public "
-        "key or in test mode, on a loopback address: otherwise a web page could read everything "
-        "through DNS rebinding.",
+        "Allowed names in the `Host` of requests, besides IP addresses, `localhost`, names "
+        "that end in `.localhost`, and the names in `host`. `*.NAME` allows all names below "
+        "NAME. The server checks them on loopback addresses with the development account, "
+        "another public key or test mode: otherwise a web page could read everything through "
+        "DNS rebinding.",
         special="`*` allows all names.",
     )
 
@@ -121,7 +121,8 @@ class Settings:
         Path("data"),
         Kind.PATH,
         STORAGE,
-        "Folder of the database; created if it is missing. One server at a time can use it.",
+        "Folder of the database. The server creates it if it is missing. Only one server at a "
+        "time can use it.",
         special="Not used with `store_url`, and refused as an option or in one file with it.",
     )
 
@@ -132,14 +133,14 @@ class Settings:
         "Disk space kept in reserve so that consumers can continue while the disk is full.",
         unit="MiB",
         bounds=(0, 1_048_576),
-        special="0 keeps none; a full disk then stops consumers too.",
+        special="0 keeps no reserve: a full disk then stops consumers, too.",
     )
 
     sqlite_cache_mib: int = setting(
         32,
         Kind.INTEGER,
         STORAGE,
-        "Page cache of the database. It bounds memory, whatever the backlog.",
+        "Page cache of the database. It limits memory, independently of the backlog.",
         unit="MiB",
         bounds=(1, 65_536),
     )
@@ -148,7 +149,7 @@ class Settings:
         86_400,
         Kind.INTEGER,
         STORAGE,
-        "How long an expired message stays on disk, hidden, before it is removed.",
+        "Time that an expired message stays on disk, hidden, before the server removes it.",
         unit="seconds",
         bounds=(0, 31_536_000),
         special="0 removes it in the next round of maintenance.",
@@ -158,10 +159,10 @@ class Settings:
         "",
         Kind.TEXT,
         STORAGE,
-        "Where large bodies are stored: a folder, or the URL of an object store: "
-        "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
-        special="Empty: the folder `bodies` in `data`; with `store_url` the database. A folder "
-        "must then be one that all servers share. An object store needs the extra "
+        "Store of large bodies: a folder, or the URL of an object store: `s3://bucket/prefix`, "
+        "`az://container/prefix` or `gs://bucket/prefix`.",
+        special="Empty: the folder `bodies` in `data`, or with `store_url` the database. With "
+        "`store_url`, all servers must share a folder. An object store needs the extra "
         "`objects`, and takes its credentials from the environment.",
     )
 
@@ -169,7 +170,7 @@ class Settings:
         65_536,
         Kind.INTEGER,
         STORAGE,
-        "Bodies up to this size are stored in the database, larger ones in `bodies`.",
+        "Maximum size of bodies stored in the database. Larger bodies are stored in `bodies`.",
         unit="bytes",
         bounds=(1_024, 67_108_864),
     )
@@ -178,27 +179,27 @@ class Settings:
         None,
         Kind.STORE_URL,
         STORAGE,
-        "PostgreSQL database that many servers share: "
-        "`postgresql://user@host:port/database`, with several hosts for one that can fail "
-        "over, and `?schema=NAME` for another schema than `leasehold`.",
-        special="Empty: SQLite in the folder `data`, for one server. Needs the extra "
-        "`postgres`. Command lines can be read by other users: give a password in the "
-        "environment, in the file, or in a password file of PostgreSQL's. It is never shown.",
+        "PostgreSQL database that several servers share: "
+        "`postgresql://user@host:port/database`, with several hosts for failover, and "
+        "`?schema=NAME` for another schema than `leasehold`.",
+        special="Empty: SQLite in the folder `data`, for one server. Needs the extra `postgres`. "
+        "Other users can read command lines: give a password in the environment, in the "
+        "file, or in PostgreSQL's password file. It is never shown.",
     )
 
     account_stores: tuple[AccountStore, ...] = setting(
         (),
         Kind.ACCOUNT_STORES,
         STORAGE,
-        "PostgreSQL databases, or schemas of one, of accounts that are not kept with the "
-        "others. Several accounts may have the same.",
-        special="In the file: a table `[account_stores]` with a line for each account, such as "
-        '`shop = "postgresql://db/queues?schema=shop"`. In the environment: '
-        "`shop=postgresql://db/queues?schema=shop;name2=...`. Each such store has places of "
-        "its own, named as those in `bodies` and `events_folder` with a dash and its first "
-        "account behind, such as `s3://bucket/bodies-shop`; without `bodies` its large bodies "
-        "are kept in the database. There is no option for it: command lines can be read by "
-        "other users.",
+        "PostgreSQL databases, or schemas of one, for accounts with a store of their own. "
+        "Several accounts can share one.",
+        special="In the file: a table `[account_stores]` with a line per account, such as `shop "
+        '= "postgresql://db/queues?schema=shop"`. In the environment: '
+        "`shop=postgresql://db/queues?schema=shop;name2=...`. Each such store has its "
+        "own `bodies` and `events_folder`: their names with a dash and its first "
+        "account, such as `s3://bucket/bodies-shop`. Without `bodies` its database "
+        "stores large bodies. There is no option for it, as other users can read command "
+        "lines.",
     )
 
     # --- accounts and keys -----------------------------------------------------------------------
@@ -210,8 +211,8 @@ class Settings:
         "Accounts by name, each with one or two base64 keys of at least 32 bytes. "
         "A name is 3 to 24 of a-z and 0-9.",
         special="In the file: a table `[accounts.NAME]` with `key1` and, for rotation, `key2`. "
-        "In the environment: `name:key1:key2;name2:key1`. "
-        "There is no option for it: command lines can be read by other users.",
+        "In the environment: `name:key1:key2;name2:key1`. There is no option for it, as "
+        "other users can read command lines.",
     )
 
     dev_account: str = setting(
@@ -220,12 +221,12 @@ class Settings:
         ACCOUNTS,
         f"Whether the emulators' account `{DEV_ACCOUNT}`, whose key is public, may sign in.",
         choices=("auto", "on", "off", "insecure"),
-        special="`auto`: on if every address in `host` is a loopback address, "
-        "`tls_terminated` is false, and `accounts` has no account of that name. `on` is "
-        "refused where others could connect. The server cannot see a proxy that does not end "
-        "TLS: behind one, say `off`. `insecure` is for containers whose port is published on "
-        "a loopback address: the account may sign in from wherever the server can be reached, so "
-        "whoever can connect may read and change everything in it.",
+        special="`auto`: on if every address in `host` is a loopback address, `tls_terminated` "
+        "is false, and `accounts` has no account of that name. `on` is refused if other "
+        "machines could connect. The server cannot detect a proxy that does not "
+        "terminate TLS: set `off` behind one. `insecure` is for containers whose port is "
+        "published on a loopback address: every client that can connect can read and "
+        "change everything in the account.",
     )
 
     inspectors: tuple[AccountKeys, ...] = setting(
@@ -234,9 +235,9 @@ class Settings:
         ACCOUNTS,
         "Read-only keys, by account: one or two base64 keys of at least 32 bytes each. "
         "They are sent as bearer tokens to the native API and cannot sign.",
-        special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, "
-        "`key2`; NAME is an account. In the environment: `name:key1:key2;name2:key1`. "
-        "There is no option for it: command lines can be read by other users.",
+        special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, `key2`; "
+        "NAME is an account. In the environment: `name:key1:key2;name2:key1`. There is "
+        "no option for it, as other users can read command lines.",
     )
 
     # --- bearer tokens ---------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class Settings:
         Kind.LIST,
         TOKENS,
         "Issuers whose bearer tokens are accepted, exactly as in the token's `iss`.",
-        special="Empty: no tokens. Needs `oidc_audience` and `oidc_jwks`. Over https only.",
+        special="Empty: no tokens are accepted. Needs `oidc_audience`, `oidc_jwks` and https.",
     )
 
     oidc_audience: tuple[str, ...] = setting(
@@ -277,14 +278,14 @@ class Settings:
         Kind.LIST,
         TOKENS,
         "Roles of a bearer whose token has no such claim.",
-        special="Empty: such a bearer may do nothing.",
+        special="Empty: such a bearer has no rights.",
     )
 
     oidc_leeway_s: int = setting(
         0,
         Kind.INTEGER,
         TOKENS,
-        "How far the issuer's clock may be off.",
+        "Allowed difference between the clocks of the issuer and the server.",
         unit="seconds",
         bounds=(0, 300),
     )
@@ -303,8 +304,7 @@ class Settings:
         True,
         Kind.SWITCH,
         CONSOLE,
-        "Whether the console is served at `/console/`, and the native API accepts the sessions of "
-        "users who have signed in there.",
+        "Serve the console at `/console/`, and accept the sessions of its users in the native API.",
     )
 
     console_oidc_client_id: str = setting(
@@ -314,7 +314,7 @@ class Settings:
         "Client id of the console at the first issuer of `oidc_issuer`: a public client that may "
         "use the authorization code flow with PKCE, with the redirect URI "
         "`/console/api/oidc/callback`.",
-        special="Empty: nobody signs in to the console by an issuer. Needs `oidc_issuer`.",
+        special="Empty: users cannot sign in through an issuer. Needs `oidc_issuer`.",
     )
 
     # --- load ------------------------------------------------------------------------------------
@@ -323,8 +323,8 @@ class Settings:
         1_000,
         Kind.INTEGER,
         LOAD,
-        "Requests that may wait for a response at the same time; more get a 503. Updates and "
-        "deletes of messages, which finish work, may exceed it by a quarter.",
+        "Maximum number of requests waiting for a response. Further requests get a 503. "
+        "Updates and deletes of messages, which finish work, can exceed it by a quarter.",
         unit="requests",
         bounds=(1, 1_000_000),
     )
@@ -333,21 +333,21 @@ class Settings:
         4_096,
         Kind.INTEGER,
         LOAD,
-        "Open connections; one more closes the oldest without credentials, or gets a 503.",
+        "Maximum number of open connections. A further one closes the oldest without "
+        "credentials, or gets a 503.",
         unit="connections",
         bounds=(1, 1_000_000),
-        special="The limit on open files must be higher; the server raises it where it may.",
+        special="The limit on open files must be higher. The server raises it if it can.",
     )
 
     max_buffered_mib: int = setting(
         128,
         Kind.INTEGER,
         LOAD,
-        "Memory for bodies of requests that wait for a response or are still arriving, and for "
-        "large responses from before they are built until they are sent, for all connections "
-        "together. Beyond it the slowest requests get a 503 and their connections are closed. "
-        "Responses use half of it at most; requests without credentials a quarter of it, and from "
-        "one address a quarter of that.",
+        "Memory of all connections for bodies of requests that are arriving or waiting for a "
+        "response, and for large responses until they are sent. Beyond it the slowest requests "
+        "get a 503 and their connections are closed. Responses use at most half of it, "
+        "requests without credentials a quarter, and those from one address a quarter of that.",
         unit="MiB",
         bounds=(1, 65_536),
     )
@@ -356,7 +356,7 @@ class Settings:
         8_192,
         Kind.INTEGER,
         LOAD,
-        "Longest path and query of a request together; a longer one gets a 414.",
+        "Maximum length of a request's path and query. A longer one gets a 414.",
         unit="bytes",
         bounds=(256, 65_536),
     )
@@ -365,7 +365,7 @@ class Settings:
         32_768,
         Kind.INTEGER,
         LOAD,
-        "Total size of the header fields of a request; more gets a 431.",
+        "Maximum total size of a request's header fields. A larger one gets a 431.",
         unit="bytes",
         bounds=(1_024, 1_048_576),
     )
@@ -374,7 +374,7 @@ class Settings:
         100,
         Kind.INTEGER,
         LOAD,
-        "Number of header fields of a request; more gets a 431.",
+        "Maximum number of a request's header fields. More get a 431.",
         unit="fields",
         bounds=(16, 10_000),
     )
@@ -385,7 +385,8 @@ class Settings:
         10.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "From the first byte of a request to the end of its header; a slower one gets a 408.",
+        "Maximum time from the first byte of a request to the end of its header. A slower one "
+        "gets a 408.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -394,8 +395,8 @@ class Settings:
         10.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a body may take, beyond what `body_min_bytes_per_s` allows for its length; a "
-        "slower one gets a 408.",
+        "Maximum time for a body, in addition to the time that `body_min_bytes_per_s` allows "
+        "for its length. A slower one gets a 408.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -404,7 +405,7 @@ class Settings:
         1_024,
         Kind.INTEGER,
         CONNECTIONS,
-        "Slowest rate at which a body may arrive: each such number of bytes allows another second.",
+        "Minimum rate at which a body must arrive.",
         unit="bytes per second",
         bounds=(1, 1_000_000_000),
     )
@@ -413,8 +414,8 @@ class Settings:
         120.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a connection may stay open without a request. Clients keep connections in "
-        "pools, and one that the server closes first can cost them a failed request.",
+        "Time that a connection stays open without a request. Clients keep connections in "
+        "pools: a connection that the server closes first can cause a failed request.",
         unit="seconds",
         bounds=(75, 86_400),
         special="Set the idle time of a proxy in front lower than this.",
@@ -424,7 +425,7 @@ class Settings:
         30.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a client may take to read a response before its connection is closed.",
+        "Maximum time for a client to read a response, before the server closes the connection.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -433,10 +434,10 @@ class Settings:
         25.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a stopping server keeps serving requests that have already arrived.",
+        "Time that a stopping server continues to answer requests that have arrived.",
         unit="seconds",
         bounds=(0, 3_600),
-        special="0 cuts them off at once.",
+        special="0 closes their connections at once.",
     )
 
     # --- observation -----------------------------------------------------------------------------
@@ -455,21 +456,22 @@ class Settings:
         OBSERVATION,
         "Lowest level of events that are logged.",
         choices=("debug", "info", "warning", "error"),
-        special="`debug` logs every request and costs throughput.",
+        special="`debug` logs every request, which reduces throughput.",
     )
 
     metrics_enabled: bool = setting(
         True,
         Kind.SWITCH,
         OBSERVATION,
-        "Whether `/metrics` is served. It needs no credentials and names accounts and queues.",
+        "Serve `/metrics`. It needs no credentials and names accounts and queues.",
     )
 
     metrics_max_queues: int = setting(
         1_000,
         Kind.INTEGER,
         OBSERVATION,
-        "Queues with their own metrics in `/metrics`; the rest are summed up as `_other`.",
+        "Maximum number of queues with their own metrics in `/metrics`. The others are summed "
+        "as `_other`.",
         unit="queues",
         bounds=(0, 100_000),
     )
@@ -478,30 +480,29 @@ class Settings:
         False,
         Kind.SWITCH,
         OBSERVATION,
-        "Whether `/metrics` also has each metric under its name of 0.1, without `leasehold_`.",
-        special="For dashboards that are not renamed yet. It will be gone in the release after the "
-        "next.",
+        "Serve each metric also under its name of release 0.1, without `leasehold_`.",
+        special="For dashboards with the old names. The release after the next removes it.",
     )
 
     metrics_groups: int = setting(
         0,
         Kind.INTEGER,
         OBSERVATION,
-        "Message groups of each queue with their own metrics in `/metrics`: those with the "
-        "largest backlog.",
+        "Number of message groups per queue with their own metrics in `/metrics`: those with "
+        "the largest backlog.",
         unit="groups",
         bounds=(0, 100),
-        special="Of queues whose settings speak of groups. Their messages are counted in the "
-        "background, for a tenth of the time at most. 0 counts none.",
+        special="For queues with settings of groups. The server counts their messages in the "
+        "background, for at most a tenth of the time. 0 counts none.",
     )
 
     tracing: bool = setting(
         False,
         Kind.SWITCH,
         OBSERVATION,
-        "Whether requests have spans of OpenTelemetry, sent by OTLP over HTTP. Where to, how many "
-        "of them and under which name is said by OpenTelemetry's own variables, such as "
-        "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER` and `OTEL_SERVICE_NAME`.",
+        "Send OpenTelemetry spans of requests by OTLP over HTTP. OpenTelemetry's own variables "
+        "set the target, the sampling and the name: `OTEL_EXPORTER_OTLP_ENDPOINT`, "
+        "`OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME` and others.",
         special="Needs the extra `otel`.",
     )
 
@@ -511,30 +512,30 @@ class Settings:
         False,
         Kind.SWITCH,
         TEST,
-        "Whether tests may inject faults and advance a virtual clock, at endpoints below "
-        "`/v1/test/` that need no credentials.",
-        special="Refused where other machines could connect.",
+        "Let tests inject faults and advance a virtual clock, at endpoints below `/v1/test/` "
+        "that need no credentials.",
+        special="Refused if other machines could connect.",
     )
 
     clock: str = setting(
         "system",
         Kind.TEXT,
         TEST,
-        "The clock for messages, leases and waits. A `virtual` clock stands still until a test "
+        "Clock for messages, leases and waits. A `virtual` clock stands still until a test "
         "advances it.",
         choices=("system", "virtual"),
         special="`virtual` needs `test_mode`. Signatures, tokens and the time limits of "
-        "connections go by the system's clock all the same.",
+        "connections use the system's clock.",
     )
 
     test_seed: int = setting(
         0,
         Kind.INTEGER,
         TEST,
-        "Seed of the random numbers for back-off with jitter. The same requests, one after the "
-        "other, then give the same order of deliveries.",
+        "Seed of the random numbers for back-off with jitter. The same sequence of requests "
+        "gives the same order of deliveries.",
         bounds=(0, 4_294_967_295),
-        special="Used with `test_mode` only.",
+        special="Only with `test_mode`.",
     )
 
     # --- event log -------------------------------------------------------------------------------
@@ -543,17 +544,17 @@ class Settings:
         None,
         Kind.PATH,
         EVENTS,
-        "Folder to export events to, as Parquet files; created if it is missing. Each server "
-        "needs its own; with `store_url` all of them need the same one.",
-        special="Without it nothing is exported. It needs the extra `arrow`.",
+        "Folder for exported events, as Parquet files. The server creates it if it is missing. "
+        "Each server needs its own folder; with `store_url` all servers need the same one.",
+        special="Empty: nothing is exported. Needs the extra `arrow`.",
     )
 
     events_export_interval_s: float = setting(
         60.0,
         Kind.NUMBER,
         EVENTS,
-        "How long after an event it is exported at the latest, and how often old events are "
-        "removed. A longer interval makes fewer and larger files.",
+        "Interval at which events are exported and old events removed. A longer interval makes "
+        "fewer and larger files.",
         unit="seconds",
         bounds=(1, 86_400),
     )
@@ -562,8 +563,8 @@ class Settings:
         259_200,
         Kind.INTEGER,
         EVENTS,
-        "How long the database keeps events, for traces of messages. With `events_folder`, "
-        "events that could not be exported yet are kept longer.",
+        "Time that the database keeps events, for traces of messages. With `events_folder`, it "
+        "keeps events longer that are not exported yet.",
         unit="seconds",
         bounds=(60, 315_360_000),
     )
@@ -572,8 +573,8 @@ class Settings:
         1_073_741_824,
         Kind.INTEGER,
         EVENTS,
-        "Maximum space for events in the database. Beyond it the oldest are deleted, exported or "
-        "not; the log says so if they were not.",
+        "Maximum space for events in the database. Beyond it the server deletes the oldest "
+        "events, and logs it if they were not exported.",
         unit="bytes",
         bounds=(1_048_576, 1_125_899_906_842_624),
     )
@@ -582,7 +583,7 @@ class Settings:
         0,
         Kind.INTEGER,
         EVENTS,
-        "How long exported events are kept. They are deleted by whole days, in UTC.",
+        "Time that exported events are kept. They are deleted by whole days, in UTC.",
         unit="seconds",
         bounds=(0, 3_153_600_000),
         special="0 keeps them forever.",
@@ -594,34 +595,34 @@ class Settings:
         AUTO,
         Kind.TEXT,
         MNS,
-        "TCP port for clients of Alibaba Cloud's Message Service, at the addresses in `host`: "
+        "TCP port for clients of Alibaba Cloud's Message Service, on the addresses in `host`: "
         "`auto`, `shared`, `off`, or a number from 0 to 65,535.",
-        special="`auto`: ten above `port`, so 10011; any free one if `port` is 0. `shared`: no "
-        "port of its own. Unless it is `off`, requests to a host `ACCOUNT.mns.ANYTHING` are of "
-        "this protocol on `port` as well. 0 takes any free port; the ready line names it.",
+        special="`auto`: `port` + 10, so 10011, or any free port if `port` is 0. `shared`: no "
+        "port of its own. Unless it is `off`, `port` also takes requests of this "
+        "protocol to a host `ACCOUNT.mns.ANYTHING`. 0 takes any free port; the ready "
+        "line in the log names it.",
     )
 
     mns_receipts: str = setting(
         "strict",
         Kind.TEXT,
         MNS,
-        "How long a receipt handle is valid in queues created through this protocol. `strict`: "
-        "until its lease ends or a change of visibility replaces it, as documented. `same-lease`: "
-        "a replaced one is valid too, until the lease ends.",
+        "Validity of receipt handles in queues created through this protocol. `strict`: until "
+        "the lease ends or a change of visibility replaces the handle, as documented. "
+        "`same-lease`: until the lease ends, even if replaced.",
         choices=("strict", "same-lease"),
-        special="For a queue that is there, set `lapsed_receipts` in its settings.",
+        special="For an existing queue, set `lapsed_receipts` in its settings.",
     )
 
     mns_keys: tuple[AccessKeyPair, ...] = setting(
         (),
         Kind.ACCESS_KEYS,
         MNS,
-        "Access keys besides those of the accounts: an AccessKeyId, its AccessKeySecret, and the "
-        "account that it belongs to. Each account has one anyway: its name, with one of its keys "
-        "in base64 as the secret.",
+        "Additional access keys: an AccessKeyId, its AccessKeySecret, and its account. Each "
+        "account has one by default: its name, with one of its keys in base64 as the secret.",
         special="In the file: a table `[mns_keys.ID]` with `secret` and `account`. In the "
-        "environment: `id:secret:account;id2:secret2:account`. "
-        "There is no option for it: command lines can be read by other users.",
+        "environment: `id:secret:account;id2:secret2:account`. There is no option for "
+        "it, as other users can read command lines.",
     )
 
     # --- leases ----------------------------------------------------------------------------------
@@ -630,13 +631,13 @@ class Settings:
         REFUSE,
         Kind.TEXT,
         LEASES,
-        "What happens to a renewal that would end after its message expires, in every protocol. "
-        "`refuse`: it is an error and changes nothing, as Azure Queue Storage and MNS document "
+        "Handling of renewals that would end after the message expires, in every protocol. "
+        "`refuse`: an error, which changes nothing, as Azure Queue Storage and MNS document "
         "it. `accept`: the lease is renewed.",
         choices=(REFUSE, ACCEPT),
-        special="The expiry wins either way: the message is removed then, and its receipt "
-        "with it. Version 2011-08-18 of Azure's protocol accepts them whatever is set. It "
-        "holds for what renews a lease, not for delays of what is put or given back.",
+        special="With either value the message and its receipt expire. Version 2011-08-18 of "
+        "Azure's protocol always accepts such renewals. The setting applies to renewals, "
+        "not to the delays of puts and releases.",
     )
 
     # --- what follows from them ------------------------------------------------------------------

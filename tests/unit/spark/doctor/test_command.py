@@ -25,7 +25,7 @@ def test_clean_bill(shell: Shell, tmp_path: Path) -> None:
     program.write_text("x = 1\n")
     result = shell("doctor", "--no-server", "--program", str(program))
     assert result.exit_code == 0
-    assert "All is well." in result.output
+    assert "All checks passed." in result.output
 
 
 def test_warning_has_a_code_of_its_own(shell: Shell, tmp_path: Path) -> None:
