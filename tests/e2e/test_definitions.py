@@ -71,7 +71,7 @@ def test_queues_are_as_they_were_elsewhere(places: tuple[Place, Place], tmp_path
             assert getattr(mine, member) == getattr(theirs, member)
     assert there.settings("orders").paused_until_ms is None
     assert dict(there.client.queue("orders").info().metadata) == {"team": "shop"}
-    assert "All queues are as the file says." in there("import", file, "--yes").output
+    assert "All queues are as in the file." in there("import", file, "--yes").output
     assert here("export", "-").output == there("export", "-").output
 
 
@@ -91,7 +91,7 @@ def test_stored_access_policies_go_along(places: tuple[Place, Place], tmp_path: 
     assert sorted(found.policies(), key=lambda each: each.id) == [adders, readers]
     orders.set_policies([adders, readers])  # the order says nothing
     here("export", file)
-    assert "All queues are as the file says." in there("import", file, "--yes").output
+    assert "All queues are as in the file." in there("import", file, "--yes").output
     orders.set_policies([adders])
     here("export", file)
     assert "orders: changes\n  policies: [" in there("import", file, "--dry-run").output
@@ -116,7 +116,7 @@ def test_policies_that_may_not_be_seen_are_left_out(tmp_path: Path) -> None:
         words = ("definitions", "export", "-", "--url", server.url, "--send-key")
         done = CliRunner().invoke(main, [*words, "--key-file", str(tmp_path / "key")])
     assert done.exit_code == 0, done.output
-    assert "Stored access policies are left out" in done.stderr
+    assert "Stored access policies are not exported" in done.stderr
     (queue,) = json.loads(done.stdout)["queues"]
     assert (queue["name"], queue["policies"]) == ("orders", None)
 
@@ -134,7 +134,7 @@ def test_differences_are_shown_before_they_are_made(places: tuple[Place, Place])
     assert "orders: changes" in said
     assert "visibility_timeout_s: 90 -> 45" in said
     assert "new: new" in said
-    assert "2 queues would be made or changed." in said
+    assert "2 queues would be created or changed." in said
     assert here.settings("orders").visibility_timeout_s == 90
     here("import", "-", "--yes", stdin=text)
     found = here.settings("orders")

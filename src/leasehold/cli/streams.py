@@ -506,7 +506,7 @@ def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
         verb = "were published before" if done.already else "are published"
         sentences = [f"{_messages(done.rows)} {verb}."]
         if done.duplicates:
-            why = "was dropped: its key" if done.duplicates == 1 else "were dropped: their keys"
+            why = "was discarded: its key" if done.duplicates == 1 else "were discarded: their keys"
             sentences.append(f"{_messages(done.duplicates)} {why} had been used.")
         sentences += map(settled_sentence, done.settled)
         session.screen.say(" ".join(sentences))
@@ -529,7 +529,7 @@ def discard(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
     elif done.published:
         session.screen.say("The transaction is published: nothing was discarded.")
     elif done.rows:
-        session.screen.say(f"{_messages(done.rows)} dropped.")
+        session.screen.say(f"{_messages(done.rows)} discarded.")
     else:
         session.screen.say("Nothing is staged under this name: nothing was discarded.")
 
@@ -562,7 +562,7 @@ def _whole_transaction(found: TransactionInfo, now_ms: int) -> RenderableType:
     rows: list[tuple[str, Cell]] = [
         ("state", state(found.state)),
         ("messages", number(found.rows)),
-        *([("duplicates", f"{number(found.duplicates)} dropped")] if found.duplicates else []),
+        *([("duplicates", f"{number(found.duplicates)} discarded")] if found.duplicates else []),
         ("begun", moment(found.created_at_ms, now_ms)),
         (end, moment(found.until_ms, now_ms)),
     ]
@@ -588,7 +588,7 @@ def _claim(bound: BoundClaim) -> str:
 
 
 def _meant(found: TransactionInfo, parts: Iterable[str], others: str = "drop") -> str:
-    """Return what is to be published or dropped, and what becomes of the other parts."""
+    """Return what is to be published or discarded, and what becomes of the other parts."""
     if not (wanted := set(parts)):
         return f"the {_messages(found.rows)}"
     many = sum(each.rows for each in found.parts if each.part in wanted)

@@ -369,16 +369,16 @@ def test_what_was_dropped_for_its_key_is_told(shell: Shell) -> None:
     shell.server.on("POST", "/transactions/import-1/publish", done, done | {"duplicates": 1_200})
     words = ("transaction", "publish", "import-1", "-y")
     assert shell(*words).output == (
-        "500 messages are published. 1 message was dropped: its key had been used.\n"
+        "500 messages are published. 1 message was discarded: its key had been used.\n"
     )
     assert shell(*words).output == (
-        "500 messages are published. 1,200 messages were dropped: their keys had been used.\n"
+        "500 messages are published. 1,200 messages were discarded: their keys had been used.\n"
     )
     over = {"state": "published", "rows": 500, "duplicates": 1_200, "parts": []}
     shell.server.on("GET", "/transactions/import-1", TRANSACTION | over)
     lines = shell("transaction", "show", "import-1").output.splitlines()
     assert [line.split() for line in lines if "duplicates" in line] == [
-        ["duplicates", "1,200", "dropped"]
+        ["duplicates", "1,200", "discarded"]
     ]
 
 
@@ -391,11 +391,11 @@ def test_discard(shell: Shell) -> None:
     shell.is_interactive = True
     result = shell(*words, stdin="y\n")
     assert "Discard the 1,500 messages of transaction import-1?" in result.stderr
-    assert result.stdout == "1 message dropped.\n"
+    assert result.stdout == "1 message discarded.\n"
     result = shell(*words, "--part", "", stdin="n\n")
-    assert "Drop the 1,000 messages of part (no name), and keep the 500 of" in result.stderr
-    assert shell(*words, "-y").output == "Nothing is staged there: nothing was dropped.\n"
-    assert shell(*words, "-y").output == "It had been published: nothing was dropped.\n"
+    assert "Discard the 1,000 messages of part (no name), and keep the 500 of" in result.stderr
+    assert shell(*words, "-y").output == "Nothing is staged under this name: nothing was discarded.\n"
+    assert shell(*words, "-y").output == "The transaction is published: nothing was discarded.\n"
     assert json.loads(shell(*words, "-y", "--json").output)["published"]
 
 
