@@ -394,7 +394,9 @@ def test_discard(shell: Shell) -> None:
     assert result.stdout == "1 message discarded.\n"
     result = shell(*words, "--part", "", stdin="n\n")
     assert "Discard the 1,000 messages of part (no name), and keep the 500 of" in result.stderr
-    assert shell(*words, "-y").output == "Nothing is staged under this name: nothing was discarded.\n"
+    assert (
+        shell(*words, "-y").output == "Nothing is staged under this name: nothing was discarded.\n"
+    )
     assert shell(*words, "-y").output == "The transaction is published: nothing was discarded.\n"
     assert json.loads(shell(*words, "-y", "--json").output)["published"]
 
