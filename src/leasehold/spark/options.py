@@ -584,6 +584,12 @@ def refuse_tables(given: Mapping[str, Any]) -> None:
         raise BadOption(NO_TABLES)
 
 
+_PLACES: Final = frozenset(
+    {"connectionstring", "connectionstringvariable", "connectionstringfile", "endpoint"}
+)
+"""Options that say where the server is. None for one comes from a setting that is missing."""
+
+
 def _values(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
     known = {each.name.lower(): each for each in OPTIONS if kind in each.kinds}
     for each in list(known.values()):
@@ -591,6 +597,11 @@ def _values(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in given.items():
         lower = name.lower()
+        if value is None and lower in _PLACES:
+            raise BadOption(
+                f"option {name} is None: give a text, or leave the option out for "
+                "AZURE_STORAGE_CONNECTION_STRING or the development account"
+            )
         if lower in _OF_SPARK or value is None:
             continue
         option = known.get(lower)

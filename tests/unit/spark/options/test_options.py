@@ -122,6 +122,15 @@ def test_a_malformed_value_is_refused(option: str, value: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "option", ["connectionString", "connectionStringVariable", "connectionStringFile", "endpoint"]
+)
+def test_none_leads_to_no_server(option: str) -> None:
+    """A setting that is missing does not stand for the environment or the development account."""
+    with pytest.raises(BadOption, match=f"option {option} is None"):
+        reading(**{option: None})
+
+
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"connectionString": "x", "endpoint": "http://a"}, "exclude each other"),
