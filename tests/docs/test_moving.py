@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -70,6 +71,8 @@ def bodies(queue: QueueHandle) -> list[str]:
 def test_items_of_a_redis_list(queue: QueueHandle) -> None:
     """All of them come, in order, equal ones too, and none twice after a crash."""
     redis = pytest.importorskip("redis")
+    if shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server in the PATH")
     move = script("from-redis-lists.md", "move_list")
     items = [f"job {number % 7}" for number in range(COUNT)]
     with redis_server() as url, redis.Redis.from_url(url) as store:

@@ -155,12 +155,13 @@ def exported() -> dict[str, str]:
 
 
 def test_every_metric() -> None:
-    """Name and type of each metric stand on its page; no page names another one."""
+    """Name and type of each metric stand on its page; no page on today names another one."""
     found = exported()
     listed = {code(row[0])[0]: row[1] for row in rows(METRICS) if code(row[0])}
     ours = {name: kind for name, kind in found.items() if not name.startswith("process_")}
     assert {name: kind for name, kind in listed.items() if "_" in name and name in found} == ours
-    for page in (*DOCS.rglob("*.md"), ROOT / "README.md"):
+    changes = DOCS / "reference" / "changes-0.2.md"
+    for page in {*DOCS.rglob("*.md"), ROOT / "README.md"} - {changes}:
         words = re.findall(
             r"\b(?:leasehold_)?(?:server|queue|process)_[a-z_]*[a-z]\b", page.read_text("utf-8")
         )
