@@ -152,7 +152,7 @@ class Daemons:
         web_port = self.web.rpartition(":")[2]
         ports = ("--host", host, "--port", port, "--webui-port", web_port)
         self._start("master", host, _MASTER, ports)
-        self._wait("the master does not answer", self._missing_master)
+        self._wait("no answer on its page", self._missing_master)
         for number in range(1, self.settings.workers + 1):
             name, own = f"worker-{number}", own_host(number)
             size = ("--cores", str(self.settings.cores), "--memory", self.settings.memory)
@@ -190,7 +190,7 @@ class Daemons:
     def _state(self) -> dict[str, Any] | None:
         """Return what the master says of itself; None while it does not answer."""
         try:
-            with urllib.request.urlopen(f"{self.web}/json/", timeout=5) as answer:  # noqa: S310 - our own address
+            with urllib.request.urlopen(f"{self.web}/json/", timeout=60) as answer:  # noqa: S310 - our own address
                 state: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return None
