@@ -180,15 +180,17 @@ class Turns:
     def undo(self) -> None:
         """Note that nothing of that was given: those groups are where they were."""
         if self._before is not None:
-            self._virtual, self.heard_ms, finishes = self._before
-            self._before = None
-            for group, finish in finishes.items():
+            (self._virtual, self.heard_ms, finishes), self._before = self._before, None
+            for group, finish in reversed(finishes.items()):
                 self._ranks.pop(group, None)
                 if finish is None:
                     self._finish.pop(group, None)
                 else:
                     self._finish[group] = finish
-                self.call(group, NOW)
+                if self.settings.fair:  # those of equal rank came later than it
+                    self.enter(group, ANY, is_first=True)
+                else:
+                    self.call(group, NOW)
 
     def call(self, group: Group, at_ms: int, oldest_ms: int = 0) -> None:
         """Have a group looked at from a moment on: it may have something to give then.
@@ -272,7 +274,7 @@ class Turns:
                 del due[group]
                 self.enter(group, ANY if is_fair else order_of(urgent, known[1], 0, ageing_s))
 
-    def enter(self, group: Group, rank: Rank) -> None:
+    def enter(self, group: Group, rank: Rank, *, is_first: bool = False) -> None:
         """Take a group for ready; *rank* is that of its first message, or an earlier one."""
         known = self._ranks.get(group)
         if self.settings.fair:
@@ -280,7 +282,7 @@ class Turns:
                 return
             rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
         if known is None or rank < known:
-            self._ranks[group] = self._ready.push(rank, group)
+            self._ranks[group] = self._ready.push(rank, group, is_first=is_first)
 
     def next(self) -> tuple[Group, Rank] | None:
         """Take the group whose turn it is out of those that are ready; None if there is none."""
@@ -415,7 +417,7 @@ class _Ready:
         """Tell whether there are any."""
         return bool(self._ranks)
 
-    def push(self, rank: Rank, group: Group) -> Rank:
+    def push(self, rank: Rank, group: Group, *, is_first: bool = False) -> Rank:
         """Add a group; return its rank, the same object for those that come one after another."""
         if rank == self._last:
             rank = self._last
@@ -423,12 +425,10 @@ class _Ready:
         if rank not in self._at:
             self._at[rank] = group
             heappush(self._ranks, rank)
-            return rank
-        there = self._at[rank]
-        if isinstance(there, deque):
-            there.append(group)
+        elif isinstance(there := self._at[rank], deque):
+            (there.appendleft if is_first else there.append)(group)
         else:
-            self._at[rank] = deque((there, group))
+            self._at[rank] = deque((group, there) if is_first else (there, group))
         return rank
 
     def pop(self) -> tuple[Group, Rank]:

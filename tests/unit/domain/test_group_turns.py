@@ -43,6 +43,19 @@ def serve(turns: Turns) -> str | None:
     return found[0]
 
 
+@pytest.mark.parametrize("undone", [1, 2, 3])
+def test_groups_of_an_undone_batch_keep_their_places(undone: int) -> None:
+    """Of groups with equal turns the one that came first is still the first."""
+    turns = Turns(GroupSettings(fair=True))
+    for group in ("c", "a", "b"):
+        turns.call(group, NOW)
+    turns.begin()
+    for _ in range(undone):
+        serve(turns)
+    turns.undo()
+    assert [serve(turns) for _ in range(3)] == ["c", "a", "b"]
+
+
 def test_groups_of_one_message_are_forgotten_at_little_cost() -> None:
     """Where each message is a group of its own, an order for one, and some always wait."""
     turns = Turns(GroupSettings(fair=True))

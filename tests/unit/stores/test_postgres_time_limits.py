@@ -10,6 +10,8 @@ import psycopg
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.model import Detail
+from leasehold.domain.queue_settings import GroupSettings
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.cursor import Direct, NotInTime
@@ -65,6 +67,23 @@ def test_a_batch_that_has_to_wait_is_given_up(
     store.execute(batch, now_ms=now_ms)
     assert store.commit()
     assert _bodies(asker) == [b"first", b"second"]
+
+
+def test_a_receive_that_is_given_up_takes_no_turn(
+    store: PostgresStore, asker: Asker, other: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """The group whose message it would have given out is still the next one."""
+    asker.receive_one()
+    for group in ("c", "a", "b"):
+        asker.put(group, detail=Detail(group_id=group))
+    asker.govern(groups=GroupSettings(fair=True))
+    assert asker.received(1) == [b"c"]
+    with other.transaction():
+        other.execute("LOCK TABLE message IN EXCLUSIVE MODE")
+        receive = [c.Receive(ACCOUNT, QUEUE, 1, 30, None)]
+        now_ms = asker.clock.now_ms()
+        assert store.try_execute(receive, now_ms=now_ms, within_s=_MOMENT_S) is None
+    assert [*asker.received(1), *asker.received(1)] == [b"a", b"b"]
 
 
 def test_a_commit_that_has_to_wait_is_not_repeated(
