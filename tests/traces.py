@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import pytest
 from opentelemetry import trace
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-_PATIENCE_S: Final = 30.0
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Collector:
         """Wait until so many spans of a trace have come; return all that have."""
         with self._changed:
             come = self._changed.wait_for(
-                lambda: sum(each.trace == trace_id for each in self._spans) >= count, _PATIENCE_S
+                lambda: sum(each.trace == trace_id for each in self._spans) >= count, PATIENCE_S
             )
             assert come, [each for each in self._spans if each.trace == trace_id]
             return list(self._spans)
@@ -140,7 +140,7 @@ class Collector:
         """Wait until spans of all these names have come; return all that have."""
         with self._changed:
             come = self._changed.wait_for(
-                lambda: set(names) <= {each.name for each in self._spans}, _PATIENCE_S
+                lambda: set(names) <= {each.name for each in self._spans}, PATIENCE_S
             )
             assert come, (names, sorted({each.name for each in self._spans}))
             return list(self._spans)

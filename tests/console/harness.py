@@ -14,6 +14,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,7 +46,7 @@ _FLAGS: Final = (
 )
 WIDE: Final[ViewportSize] = {"width": 1400, "height": 900}
 NARROW: Final[ViewportSize] = {"width": 360, "height": 740}
-SHOWN_MS: Final = 15_000
+SHOWN_MS: Final = PATIENCE_S * 1000
 """How long something may take to be seen; the machine may be busy."""
 
 # What counts as a click: a press of a pointer, and a choice in a list. Playwright's own checks of

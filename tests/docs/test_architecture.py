@@ -20,6 +20,7 @@ from leasehold.spark.source import LeaseholdDataSource
 from leasehold.spark.stream.reader import ClaimReader, close_shared
 from leasehold.testing import InProcessServer
 from tests.docs.pages import DOCS, ROOT, code, page_id, section
+from tests.patience import PATIENCE_S
 
 PACKAGE: Final = Path(leasehold.__file__).parent
 ARCHITECTURE: Final = DOCS / "explanation/architecture.md"
@@ -113,7 +114,7 @@ def test_a_receive_that_waits_passes_the_files_told() -> None:
         waiter.start()
         server.until_waiting()
         queue.put("pack order 7")
-        waiter.join(timeout=60)
+        waiter.join(timeout=PATIENCE_S)
         assert got == [1]
         missing = told("## The path of a receive that waits").difference(seen())
         # Another server has not to be told. When the next message is due is asked once nothing was

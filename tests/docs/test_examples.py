@@ -30,6 +30,7 @@ from tests.docs.pages import DOCS, ROOT, Block, blocks, page_id, pages
 from tests.e2e.azure_js import test_azure_js as official
 from tests.e2e.identity import IdentityProvider
 from tests.e2e.server import Server
+from tests.patience import PROGRAM_S
 
 DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 SHOP: Final = "https://queues.example.net/shop"
@@ -43,7 +44,6 @@ IN_A_HURRY: Final = {
 }
 """Readers of the tutorials need a lease long enough to paste into; a test does not."""
 MARK: Final = "---- block {} ----"
-TIMEOUT_S: Final = 240
 
 
 def _pages_with(language: str) -> list[Path]:
@@ -107,7 +107,7 @@ def run(
     command: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = PROGRAM_S,
 ) -> str:
     """Run a program in *folder*; return what it printed."""
     done = subprocess.run(

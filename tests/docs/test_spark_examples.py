@@ -54,7 +54,6 @@ for number, environment in enumerate(json.loads(Path("pages.json").read_text()))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_spark_examples(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Each page can be followed from its first block to its last."""
     assert not set(SPARK) & set(FILES)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import leasehold
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,6 @@ DEV_ACCOUNT: Final = "devstoreaccount1"
 DEV_KEY: Final = (  # the emulator's key, published by Microsoft
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-_START_TIMEOUT_S: Final = 30.0
-_STOP_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.02
 
 
@@ -70,7 +69,7 @@ class Endpoint:
     def is_azurite(self) -> bool:
         """Whether an Azurite answers here; some tests document what it does differently."""
         try:
-            with urllib.request.urlopen(f"{self.url}?comp=list", timeout=10) as answer:
+            with urllib.request.urlopen(f"{self.url}?comp=list", timeout=PATIENCE_S) as answer:
                 return "Azurite" in str(answer.headers.get("Server"))
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -157,7 +156,7 @@ class Server:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(_STOP_TIMEOUT_S)
+            code = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -184,27 +183,27 @@ class Server:
 
     def _wait_for_port(self) -> int:
         """Read the port from the ready line, which names the address the server listens on."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = re.search(r"https?://127\.0\.0\.1:(\d+)", self.log)
             if found:
                 return int(found[1])
             self._fail_if_ended()
             time.sleep(_POLL_S)
-        raise AssertionError(f"no ready line within {_START_TIMEOUT_S} s; the log:\n{self.log}")
+        raise AssertionError(f"no ready line within {PATIENCE_S} s; the log:\n{self.log}")
 
     def _wait_until_ready(self, url: str) -> None:
         trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(url, timeout=5, context=trust) as answer:
+                with urllib.request.urlopen(url, timeout=PATIENCE_S, context=trust) as answer:
                     if answer.status == 200:
                         return
             except OSError:
                 self._fail_if_ended()
             time.sleep(_POLL_S)
-        raise AssertionError(f"{url} was not ready within {_START_TIMEOUT_S} s:\n{self.log}")
+        raise AssertionError(f"{url} was not ready within {PATIENCE_S} s:\n{self.log}")
 
     def _fail_if_ended(self) -> None:
         assert self._process is not None

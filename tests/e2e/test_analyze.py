@@ -20,9 +20,8 @@ from benchmarks.tuning_log import summary_of
 
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
+from tests.patience import PROGRAM_S
 from tests.reliability.advice_drive import Drive
-
-pytestmark = [pytest.mark.timeout(600)]
 
 NAME = "hidden"
 
@@ -46,7 +45,7 @@ def run(server: InProcessServer, *arguments: str) -> subprocess.CompletedProcess
     """Run the command as a user does."""
     command = [sys.executable, "-m", "leasehold.cli", "analyze", *arguments]
     command += ["--connection-string", server.connection_string]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
 
 
 def when(server: InProcessServer) -> list[str]:

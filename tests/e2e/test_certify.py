@@ -96,7 +96,6 @@ def test_fault_is_found(fault: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - set(QUICK) - set(SLOW)))
 def test_other_fault_is_found(fault: str) -> None:
     """Those that take longer."""
@@ -104,7 +103,6 @@ def test_other_fault_is_found(fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", SLOW)
 def test_slow_fault_is_found(fault: str) -> None:
     """Those that take much longer, and three times that on a machine with much else to do."""
@@ -119,7 +117,6 @@ def test_fault_is_found_over_mns() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sdk
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - NOT_OVER_MNS - {"deletes-first"}))
 def test_other_fault_is_found_over_mns(fault: str) -> None:
     """All the others that can be there."""
@@ -133,14 +130,12 @@ def _finds(fault: str, *, over_mns: bool = False) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_our_worker_passes_all() -> None:
     """In every scenario."""
     _passes_all("leasehold_worker", "progress")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_small_worker_passes_all() -> None:
     """The one with no fault switched on."""
     _passes_all("faulty", "none")
@@ -148,7 +143,6 @@ def test_small_worker_passes_all() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sdk
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("worker", [("faulty", "none"), ("leasehold_worker",)])
 def test_good_worker_passes_all_over_mns(worker: tuple[str, ...]) -> None:
     """All but those for saved progress, which no message of MNS keeps."""
@@ -164,7 +158,6 @@ def _passes_all(worker: str, *words: str, options: tuple[str, ...] = ("--progres
 
 @pytest.mark.slow
 @pytest.mark.sdk
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("worker", "words", "scenario", "rule"),
     [

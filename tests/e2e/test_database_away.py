@@ -19,11 +19,11 @@ from azure.core.exceptions import HttpResponseError
 from azure.storage.queue import QueueClient
 
 from tests.e2e.server import Endpoint, Server
+from tests.patience import PATIENCE_S
 from tests.postgres import Cluster, find_programs
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
 
-PATIENCE_S: Final = 30.0
 BUSY: Final = 503
 
 

@@ -16,6 +16,7 @@ from leasehold.client.errors import GroupNotHeld, NoGroups, OutOfRange
 from leasehold.client.handles import QueueHandle
 from leasehold.client.models import NEXT_GROUP
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 ORDERED = {"groups": {"order": "fifo"}}
 
@@ -106,7 +107,7 @@ def test_a_receive_waits_for_its_group(
         time.sleep(0.05)
         assert got == []
         held.release()
-        waiting.join(20)
+        waiting.join(PATIENCE_S)
     assert got == ["a1"]
 
 

@@ -19,9 +19,8 @@ from azure.storage.queue import QueueClient, generate_queue_sas
 
 from tests.e2e.conftest import ENDPOINT_VARIABLE
 from tests.e2e.server import Endpoint, Server
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S: Final = 30.0
-"""How long a test waits for what must come; it only matters when the test fails."""
 END: Final = datetime(2099, 1, 1, tzinfo=UTC)
 CONNECTIONS: Final = "leasehold_server_connections"
 Answer = tuple[int, dict[str, str], str]
@@ -57,7 +56,7 @@ class Queue:
 
     def connect(self) -> http.client.HTTPConnection:
         """Open a connection."""
-        return http.client.HTTPConnection("127.0.0.1", self.endpoint.port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection("127.0.0.1", self.endpoint.port, timeout=PATIENCE_S)
 
     def begin(self, query: str = "wait=60") -> http.client.HTTPConnection:
         """Send a receive and do not wait for its answer."""
@@ -82,7 +81,7 @@ def read(connection: http.client.HTTPConnection) -> Answer:
 
 def metric(endpoint: Endpoint, name: str) -> float:
     """Return a figure of the server."""
-    with urllib.request.urlopen(f"{endpoint.origin}/metrics", timeout=TIMEOUT_S) as answer:
+    with urllib.request.urlopen(f"{endpoint.origin}/metrics", timeout=PATIENCE_S) as answer:
         found = re.search(rf"^{name} (\S+)", answer.read().decode(), re.MULTILINE)
     assert found, name
     return float(found[1])
@@ -90,7 +89,7 @@ def metric(endpoint: Endpoint, name: str) -> float:
 
 def until(endpoint: Endpoint, name: str, value: float) -> None:
     """Wait until a figure of the server has a value."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while metric(endpoint, name) != value:
         assert time.monotonic() < deadline_s, f"{name} is {metric(endpoint, name)}"
         time.sleep(0.02)
@@ -106,7 +105,7 @@ def test_a_new_message_ends_the_wait(queue: Queue, pool: ThreadPoolExecutor) -> 
     """The receiver gets what is sent while it waits."""
     waiting = pool.submit(queue.receive)
     queue.client.send_message("hello")
-    status, _, texts = waiting.result(TIMEOUT_S)
+    status, _, texts = waiting.result(PATIENCE_S)
     assert (status, texts) == (200, "hello")
 
 
@@ -130,7 +129,7 @@ def test_a_lease_given_back_ends_the_wait(queue: Queue, pool: ThreadPoolExecutor
     assert lease is not None
     waiting = pool.submit(queue.receive)
     queue.client.update_message(lease, visibility_timeout=0)
-    assert waiting.result(TIMEOUT_S)[2] == "again"
+    assert waiting.result(PATIENCE_S)[2] == "again"
 
 
 def test_a_wait_in_vain(queue: Queue) -> None:
@@ -150,7 +149,7 @@ def test_a_deleted_queue_ends_the_wait(queue: Queue, pool: ThreadPoolExecutor) -
     """Whoever waits is told that there is nothing to wait for."""
     waiting = pool.submit(queue.receive)
     queue.client.delete_queue()
-    status, headers, _ = waiting.result(TIMEOUT_S)
+    status, headers, _ = waiting.result(PATIENCE_S)
     assert (status, headers["x-ms-error-code"]) == (404, "QueueNotFound")
 
 
@@ -159,7 +158,7 @@ def test_each_message_goes_to_one_of_many(queue: Queue, pool: ThreadPoolExecutor
     waiting: list[Future[Answer]] = [pool.submit(queue.receive) for _ in range(50)]
     for number in range(50):
         queue.client.send_message(str(number))
-    texts = [future.result(TIMEOUT_S)[2] for future in waiting]
+    texts = [future.result(PATIENCE_S)[2] for future in waiting]
     assert sorted(map(int, texts)) == list(range(50))
 
 
@@ -206,4 +205,4 @@ def test_the_official_sdk_can_wait(queue: Queue, pool: ThreadPoolExecutor) -> No
         queue.endpoint.url, queue.client.queue_name, credential=queue.endpoint.key
     ) as sender:
         sender.send_message("hello", visibility_timeout=1)
-    assert waiting.result(TIMEOUT_S) == "hello"
+    assert waiting.result(PATIENCE_S) == "hello"

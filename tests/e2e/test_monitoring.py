@@ -19,6 +19,7 @@ import yaml
 
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 MONITORING: Final = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 ALERTS: Final = MONITORING / "alerts.yaml"
@@ -27,8 +28,6 @@ VARIABLES: Final = {
     "$queue": ".*",
     "$__rate_interval": "10s",
 }
-PATIENCE_S: Final = 120.0
-"""For a machine that has other things to do."""
 
 
 def dashboard() -> dict[str, Any]:
@@ -83,7 +82,7 @@ class Prometheus:
     def ask(self, path: str, **query: str) -> Any:
         """Return the data of an answer."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         return found["data"]
@@ -91,7 +90,7 @@ class Prometheus:
     def stop(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=PATIENCE_S)
 
 
 def until(check: Callable[[], Any], what: Callable[[], str] = str) -> Any:
@@ -188,7 +187,7 @@ def test_the_rules_and_the_dashboard_name_metrics_that_there_are(
 ) -> None:
     """No panel stays empty because of a name."""
     work(client)
-    with urllib.request.urlopen(f"{server.url.rstrip('/')}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"{server.url.rstrip('/')}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode("utf-8")
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     rules = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]

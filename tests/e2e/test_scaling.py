@@ -28,6 +28,7 @@ import yaml
 import leasehold
 from leasehold.client import Client, QueueHandle
 from tests.e2e.server import DEV_ACCOUNT, Endpoint, Server
+from tests.patience import PATIENCE_S, PROGRAM_S
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/howto/count-and-scale.md"
 """It has the ScaledObject that the chart makes, too."""
@@ -37,7 +38,6 @@ MAX_REPLICAS: Final = 5
 COOLDOWN: Final = 3
 """Looks at an idle queue before the last worker goes."""
 TOLERANCE: Final = 0.1
-PATIENCE_S: Final = 150.0
 LOOK_EACH_S: Final = 0.25
 HANDLED: Final = "handled.log"
 HANDLER: Final = f"""
@@ -106,7 +106,7 @@ class Autoscaler:
         asked = self._trigger["url"].partition("/queues/")[2]
         url = f"{self._endpoint.origin}/v1/accounts/{DEV_ACCOUNT}/queues/{asked}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {INSPECTOR}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             found: dict[str, float] = json.load(answer)
         return found
 
@@ -138,7 +138,7 @@ def run(queue: QueueHandle, autoscaler: Autoscaler) -> None:
     """Send a burst with a few long jobs in it, and look until all is done and all are gone."""
     queue.create()
     queue.put_many(["4" if number % 12 == 0 else "0.2" for number in range(MESSAGES)])
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + PROGRAM_S
     while queue.counts().total or autoscaler.running:
         assert time.monotonic() < ends, f"{queue.counts()}, {len(autoscaler.running)} workers"
         autoscaler.look()
@@ -169,7 +169,7 @@ def test_scaling_in_breaks_no_lease(endpoint: Endpoint, queue: QueueHandle, tmp_
     autoscaler = Autoscaler(endpoint, tmp_path, signal.SIGTERM)
     try:
         run(queue, autoscaler)
-        codes = [each.wait(timeout=60) for each in autoscaler.started]
+        codes = [each.wait(timeout=PATIENCE_S) for each in autoscaler.started]
     finally:
         _kill(autoscaler)
     assert autoscaler.most == MAX_REPLICAS

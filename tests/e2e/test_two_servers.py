@@ -19,12 +19,12 @@ from azure.storage.queue import QueueClient, QueueMessage
 from leasehold.client import Client
 from leasehold.stores.postgres.connection import Address, connect
 from tests.e2e.server import Endpoint, Server
+from tests.patience import PATIENCE_S
 from tests.postgres import find_programs, open_empty, shared_cluster
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
 
 SCHEMA: Final = "two_servers"
-PATIENCE_S: Final = 30
 
 
 class Pair:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-pytestmark = [pytest.mark.sdk, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sdk
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 GIVE_UP_S: Final = 400

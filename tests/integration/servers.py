@@ -15,11 +15,11 @@ from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.peers import PostgresPeers
 from leasehold.stores.postgres.shared_time import open_time
+from tests.patience import PATIENCE_S
 from tests.postgres import shared_cluster
 
 SCHEMA: Final = "peers"
 NOWHERE: Final = Address("postgresql://leasehold@/postgres?host=/nowhere")
-PATIENCE_S: Final = 20.0
 TICK_S: Final = 0.05
 WAIT_S: Final = 60.0
 

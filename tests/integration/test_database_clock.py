@@ -17,6 +17,7 @@ from leasehold.domain.model import Lease
 from leasehold.engine.maintenance import Maintenance
 from leasehold.stores.postgres.connection import Address, connect
 from tests.integration.servers import SCHEMA, Server, answer_of, until
+from tests.patience import PATIENCE_S
 from tests.postgres import find_programs, open_empty, shared_cluster
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
@@ -47,7 +48,7 @@ def right_clock() -> Iterator[None]:
 
 async def surely(server: Server, command: AnyCommand) -> object:
     """Carry out a command, again as long as the server doubts its time."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(Unavailable):
                 return await server.do(command)

@@ -24,7 +24,6 @@ from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.postgres import peers
 from leasehold.stores.postgres.peers import Link
 from tests.integration.servers import (
-    PATIENCE_S,
     SCHEMA,
     TICK_S,
     WAIT_S,
@@ -34,6 +33,7 @@ from tests.integration.servers import (
     put,
     until,
 )
+from tests.patience import PATIENCE_S
 from tests.postgres import find_programs, open_empty
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")

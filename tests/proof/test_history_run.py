@@ -25,6 +25,7 @@ from proof.history.shim import Shim, is_available
 from proof.history.soak import Soak
 
 from leasehold.clock import SystemClock
+from tests.patience import PATIENCE_S
 
 needs_compiler = pytest.mark.skipif(not is_available(), reason="no gcc is installed")
 
@@ -163,7 +164,7 @@ def test_a_relay_passes_on_cuts_and_holds_up() -> None:
             with pytest.raises(TimeoutError):
                 client.recv(10)
             relay.heal()
-            client.settimeout(10)
+            client.settimeout(PATIENCE_S)
             assert client.recv(10) == b"two"
             relay.cut()
             assert lost(client)

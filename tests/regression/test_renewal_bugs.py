@@ -36,8 +36,9 @@ from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.regression.renewal_index import DECISIONS, FAILURES, HERE, INDEX, SHIPPED
-from tests.unit.worker.worker.support import PATIENCE_S, Heard, Held, filled, left, running
+from tests.unit.worker.worker.support import Heard, Held, filled, left, running
 
 _TESTS: Final = Path(__file__).parents[1]
 

@@ -223,7 +223,7 @@ class ClaimCampaign:
         line = Line(self._port)
         self._end_flows(line)
         drained: list[str] = []
-        eventually(lambda: self._is_drained(line, drained), "everything comes out", timeout_s=40)
+        eventually(lambda: self._is_drained(line, drained), "everything comes out")
         if len(set(drained)) < len(drained) or "" in drained:
             self.violations.append(Violation("drained", "twice, or with another body"))
         self.auditor.check_whole_log(line)

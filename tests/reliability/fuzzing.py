@@ -16,9 +16,10 @@ from itertools import count
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from tests.patience import PATIENCE_S
 from tests.reliability.running import Answer, Client, Connection, UnansweredError, deliveries
 
-TIMEOUT_S: Final = 15.0
+TIMEOUT_S: Final = PATIENCE_S
 """What takes longer than this counts as a hang."""
 
 CODES: Final[Mapping[str, tuple[int, ...]]] = {

@@ -348,7 +348,7 @@ class GovernedCampaign:
             jobs = native.call("GET", f"/jobs?limit={_PAGE}")["jobs"]
             return not any(job["state"] == "running" for job in jobs)
 
-        eventually(over, "all jobs are over", timeout_s=60)
+        eventually(over, "all jobs are over")
         names = [queue + suffix for queue in QUEUES for suffix in ("", POISON_SUFFIX)]
         self.audit = Audit(
             found=listed(native),

@@ -28,6 +28,7 @@ from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import Event, FailurePolicy, NewMessage
 from tests.e2e.server import DEV_ACCOUNT, port_is_free
+from tests.patience import PATIENCE_S
 from tests.postgres import empty, shared_cluster
 from tests.reliability.group_history import (
     HANDED_OUT,
@@ -236,7 +237,7 @@ class GroupCampaign:
             for producer in producers:
                 producer.stopping.set()
             for producer in producers:
-                producer.join(60)
+                producer.join(PATIENCE_S)
             left = self._drain()
         finally:
             self._wake(at_once=True)
@@ -244,7 +245,7 @@ class GroupCampaign:
                 process.kill()
                 process.join()
             operator.stopping.set()
-            operator.join(60)
+            operator.join(PATIENCE_S)
             for notes in (*(producer.notes for producer in producers), operator.notes):
                 notes.close()
         self._judge(left)

@@ -326,7 +326,7 @@ def finish(port: int, records: Path, numbers: count[int]) -> History:
 
     # Until the leases of the load have ended. If that is never, the history says it better.
     with suppress(AssertionError):
-        eventually(drained, "all that is counted comes out", timeout_s=15)
+        eventually(drained, "all that is counted comes out")
     after = sum(client.count(queue) for queue in QUEUES)
     client.close()
     record.close()

@@ -18,6 +18,7 @@ from typing import Any, Final
 from leasehold.client import Client
 from leasehold.client.models import NewMessage
 from tests.e2e.server import DEV_ACCOUNT
+from tests.patience import PATIENCE_S
 from tests.reliability.group_history import (
     Entry,
     Name,
@@ -46,7 +47,6 @@ _ROUND: Final = 8
 """Messages of each group that are put at once."""
 _BACKLOG: Final = 40
 """More are put before a strike if fewer are visible."""
-_PATIENCE_S: Final = 120.0
 _STOPPED_LEASES: Final = 4
 """A worker is let go on after so many leases even if nobody was seen to take what it had."""
 
@@ -216,7 +216,7 @@ class OrderedCampaign:
             found[:] = [each for each in places if len(self._in_hand(self._workers[each])) > 1]
             return bool(found)
 
-        eventually(look, "a worker has messages", _PATIENCE_S)
+        eventually(look, "a worker has messages", PATIENCE_S)
         return found[0]
 
     def _in_hand(self, worker: OrderedWorker) -> dict[Name, int]:
@@ -244,7 +244,7 @@ class OrderedCampaign:
     def _drain(self, queue: Any) -> list[Name]:
         """Wait until workers have done all there is; return what is left."""
         try:
-            eventually(lambda: queue.counts().total == 0, "all is worked off", _PATIENCE_S)
+            eventually(lambda: queue.counts().total == 0, "all is worked off", PATIENCE_S)
         except AssertionError as error:
             self.faults.append(f"stuck: {error}")
         return [name_of(view) for view in queue.inspect(body=True)]

@@ -16,6 +16,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, Self, TypeVar
 
+from tests.patience import PATIENCE_S
+
 _T = TypeVar("_T")
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 """The socket option that makes closing a reset."""
@@ -100,7 +102,7 @@ class Proxy:
         self._loop.close()
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=PATIENCE_S)
 
     async def _stop(self) -> None:
         self._server.close()

@@ -25,10 +25,10 @@ from leasehold.auth.sharedkey import (
 from leasehold.auth.types import BadSignature, SignedRequest
 from leasehold.clock import SystemClock
 from tests.e2e.server import DEV_ACCOUNT, DEV_KEY, Endpoint, Server
+from tests.patience import PATIENCE_S
 
 VERSION: Final = "2026-10-06"
 KEY: Final = base64.b64decode(DEV_KEY)
-TIMEOUT_S: Final = 20.0
 CLOCK: Final = SystemClock()
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _WITHOUT_BODY: Final = (204, 304)
@@ -119,7 +119,7 @@ class Connection:
     nothing comes within ``timeout_s``.
     """
 
-    def __init__(self, port: int, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, port: int, timeout_s: float = PATIENCE_S) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
@@ -290,7 +290,7 @@ class Client:
         *,
         account: str = DEV_ACCOUNT,
         key: bytes = KEY,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = PATIENCE_S,
     ) -> None:
         self.port = port
         self.account = account
@@ -399,7 +399,7 @@ def page(port: int, path: str) -> Answer:
         return connection.read_answer()
 
 
-def eventually(holds: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+def eventually(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait until something holds; fail if it does not within *timeout_s*."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():

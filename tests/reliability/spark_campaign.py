@@ -28,13 +28,12 @@ from leasehold.client import Client
 from leasehold.client.models import Completion, NewMessage
 from leasehold.spark.cluster import Cluster
 from tests.e2e.server import Endpoint
+from tests.patience import PROGRAM_S
 from tests.reliability.running import KillableServer
 from tests.reliability.spark_query import Settings, chained, is_bad, state_file
 from tests.reliability.spark_tripwire import Step, Tripwire
 
 QUEUE: Final = "spark-kill"
-RUN_S: Final = 150.0
-"""How long one run of the query may take."""
 _DRAIN_LEASE_S: Final = 60
 _QUEUES: Final = ("queue", "pipeline")
 """Sinks that write to a queue."""
@@ -256,7 +255,7 @@ class Campaign:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=_environment()
             )
             try:
-                code = self._process.wait(RUN_S)
+                code = self._process.wait(PROGRAM_S)
             except subprocess.TimeoutExpired:
                 self._kill_machine()
                 code = self._process.wait()

@@ -18,12 +18,12 @@ from leasehold import events as eventlog
 from leasehold.domain.events import Event
 from leasehold.events.names import range_of
 from leasehold.events.parquet import events_of
+from tests.patience import PROGRAM_S
 from tests.reliability.exporter_process import EPOCH_MS, POINTS, read_log
 from tests.reliability.running import CLOCK
 from tests.unit.events.make_sample import events as sample
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-TIMEOUT_S: Final = 200
 QUICK: Final = (*(f"{point}:1" for point in POINTS if point != "trimmed"), "synced:2")
 
 
@@ -74,7 +74,7 @@ class Campaign:
 
     def _await(self, process: subprocess.Popen[str], code: int) -> None:
         try:
-            ended = process.wait(TIMEOUT_S)
+            ended = process.wait(PROGRAM_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -166,7 +166,6 @@ def test_each_event_once_while_the_log_is_trimmed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("retention_s", [0, 1_800])
 def test_each_event_once_after_many_kills(tmp_path: Path, retention_s: int) -> None:
     """The slow part: fifty kills, half of them at chosen points."""

@@ -19,10 +19,10 @@ import pytest
 
 from leasehold.client import Client
 from leasehold.spark.feedback import NOTICES
+from tests.patience import PROGRAM_S
 from tests.reliability.proxy import Proxy, _message
 from tests.reliability.running import KillableServer
 
-RUN_S: Final = 240.0
 RUNS: Final = 4
 """Of the query at most, until it ends well."""
 MESSAGES: Final = 40
@@ -113,7 +113,7 @@ class Campaign(Proxy):
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
                 )
-                code = self._process.wait(RUN_S)
+                code = self._process.wait(PROGRAM_S)
             if code == 0:
                 return run
         pytest.fail(f"it does not end well; see\n{log.read_text()[-2_000:]}")

@@ -44,7 +44,6 @@ def test_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_many_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
     """The slow part: fifty kills under load."""
     campaign = campaign_in(tmp_path, seed=7)

@@ -45,7 +45,6 @@ def test_kills_leave_every_move_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [5, 6])
 def test_many_kills_leave_every_move_whole(tmp_path: Path, seed: int) -> None:
     """The slow part: thirty kills under load."""

@@ -143,7 +143,6 @@ def test_requests_of_all_kinds_are_answered_in_form(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_many_requests_are_answered_in_form(
     server: KillableServer, port: int, sentinel: Sentinel
 ) -> None:

@@ -179,7 +179,6 @@ def test_odd_requests_are_answered_as_documented(ground: Range, sentinel: Native
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_many_odd_requests_are_answered_as_documented(
     server: KillableServer, sentinel: NativeSentinel
 ) -> None:

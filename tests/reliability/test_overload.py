@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.reliability.running import (
     Answer,
     Asked,
@@ -183,7 +184,7 @@ def sleepy_connection(port: int) -> socket.socket:
     """Return a connection whose system takes little before it is read."""
     sleeper = socket.socket()
     sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    sleeper.settimeout(20)
+    sleeper.settimeout(PATIENCE_S)
     sleeper.connect(("127.0.0.1", port))
     return sleeper
 

@@ -31,7 +31,6 @@ _SERVING_AGAIN_S = 10.0
 """After the promotion."""
 
 
-@pytest.mark.timeout(600)
 def test_a_primary_killed_under_load() -> None:
     """Again and again; all servers go on by themselves."""
     with ExitStack() as stack:
@@ -69,7 +68,6 @@ def test_a_primary_killed_under_load() -> None:
         _log.info("%s", dict(load.ledger.counts))
 
 
-@pytest.mark.timeout(600)
 def test_the_checks_find_what_is_lost() -> None:
     """A standby that has fallen behind takes over: puts are lost, and deletes undone."""
     with ExitStack() as stack:
@@ -91,7 +89,6 @@ def test_the_checks_find_what_is_lost() -> None:
         assert any(fault.startswith("back again") for fault in found)
 
 
-@pytest.mark.timeout(600)
 def test_real_servers_go_on_without_a_restart(tmp_path: Path) -> None:
     """Two of them, seen by clients over HTTP."""
     with ExitStack() as stack:

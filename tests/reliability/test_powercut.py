@@ -23,7 +23,6 @@ def test_every_crash_state_comes_up_whole(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_many_crash_states_come_up_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow part: 15,000 crash states of 100 workloads."""
     frequent_checkpoints(monkeypatch)
@@ -49,7 +48,6 @@ def test_names_that_were_not_synced_are_not_needed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_names_in_many_crash_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow part: 15,000 crash states of 100 workloads."""
     frequent_checkpoints(monkeypatch)

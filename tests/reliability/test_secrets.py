@@ -26,6 +26,7 @@ from leasehold.auth.sharedkey import format_http_date
 from leasehold.auth.types import format_iso_time
 from leasehold.http.logs import mask
 from tests.e2e.identity import AUDIENCE, ISSUER, IdentityProvider
+from tests.patience import PATIENCE_S
 from tests.reliability.fuzz_shots import KEYS, Shooter
 from tests.reliability.fuzzing import AnswersOfBytes, Shot, shoot
 from tests.reliability.running import (
@@ -378,7 +379,7 @@ def test_wrong_settings_do_not_show_keys(tmp_path: Path, command: str, source: s
     else:
         environment["LEASEHOLD_ACCOUNTS"] = f"marked:{key}:{key[:30]}!;{key}"
     done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=30, check=False
+        line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 78
     assert "account" in done.stderr

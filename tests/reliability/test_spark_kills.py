@@ -43,7 +43,6 @@ def _check(outcome: Outcome, kills: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_each_message_is_in_the_table_once_however_the_driver_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:
@@ -57,7 +56,6 @@ def test_each_message_is_in_the_table_once_however_the_driver_dies(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_each_message_is_sent_on_once_however_the_server_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:
@@ -95,7 +93,6 @@ def test_each_message_of_a_pipeline_has_one_outcome_however_the_driver_dies(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_groups_are_whole_in_order_and_once_whoever_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:
@@ -116,7 +113,6 @@ def test_groups_are_whole_in_order_and_once_whoever_dies(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_each_message_is_sent_on_once_when_an_executor_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:
@@ -142,7 +138,6 @@ def test_each_outcome_is_in_the_table_once_whoever_dies(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_each_outcome_is_in_the_table_once_when_an_executor_dies(
     server: KillableServer, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from leasehold.worker.adapters import Outgoing
 from leasehold.worker.adapters.azure import AzureQueue
 from tests.contract.queues.azurite import ON_AZURITE, Azurite
+from tests.patience import PATIENCE_S
 from tests.reliability.running import eventually
 from tests.reliability.worker_campaign import QUEUE, Audit, WorkerProcess
 from tests.reliability.worker_handlers import Rehearsal
@@ -22,7 +23,6 @@ from tests.reliability.worker_ledger import Accounts, Entry, Ledger, entries
 
 LEASE_S: Final = 3
 HANDLER_S: Final = 4
-PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.2
 
 

@@ -210,7 +210,6 @@ def test_the_server_is_away_for_longer_than_leases(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_workers_and_servers_are_killed(tmp_path: Path) -> None:
     """Ten times a worker dies, and five times the server."""
     dice = random.Random(7)

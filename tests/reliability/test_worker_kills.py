@@ -97,7 +97,6 @@ def test_nothing_is_delivered_twice_without_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_kills(tmp_path: Path, kind: str) -> None:
     """The slow part: 2,000 messages, and a worker is killed every few seconds until all is done."""
@@ -110,7 +109,6 @@ def test_many_kills(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_messages_without_kills(tmp_path: Path, kind: str) -> None:
     """2,000 messages are received once each."""

@@ -19,6 +19,7 @@ from leasehold.client import Client, RetryPolicy
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import Event
 from tests.e2e.server import DEV_ACCOUNT, DEV_KEY
+from tests.patience import PATIENCE_S
 from tests.reliability.running import KillableServer, eventually
 from tests.reliability.worker_handlers import Rehearsal
 from tests.reliability.worker_ledger import Accounts, Entry, Ledger, entries
@@ -29,7 +30,6 @@ QUEUE: Final = "work"
 SPEED: Final = 30.0
 """How fast time passes, if everybody can follow; on two cores about 20 to 25 come of it."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_END_S: Final = 60.0
 _ONE_TRY: Final = RetryPolicy(attempts=1)
 
 
@@ -70,7 +70,7 @@ class WorkerProcess:
         """Ask it to end; fail if it ends badly."""
         eventually(self._hears_signals, "it has started")
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(_END_S)
+        code = self.process.wait(PATIENCE_S)
         self._leave()
         assert code == 0, f"{self.rehearsal.worker} ended with {code}:\n{self.log}"
 

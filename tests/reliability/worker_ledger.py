@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 from leasehold.worker.idempotency import FencedTable, Once
+from tests.patience import PATIENCE_S
 
 _LEDGER: Final = "ledger.db"
 _JOURNAL: Final = "journal-*.jsonl"
-_PATIENCE_S: Final = 60.0
-"""Of the machine's time: how long one process waits for the others."""
 _TABLES: Final = (
     # The effect, which must happen once. Nothing in the table itself keeps it from happening twice.
     "CREATE TABLE effect (name TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT NOT NULL)",
@@ -133,7 +132,7 @@ class Ledger:
 
 def _connect(folder: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        folder / _LEDGER, isolation_level=None, check_same_thread=False, timeout=_PATIENCE_S
+        folder / _LEDGER, isolation_level=None, check_same_thread=False, timeout=PATIENCE_S
     )
     connection.execute("PRAGMA synchronous = OFF")
     return connection

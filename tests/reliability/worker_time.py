@@ -20,6 +20,7 @@ from typing import Final, Self
 
 from leasehold.clock import SystemClock
 from leasehold.worker.timing import ScaledTime, SystemTime
+from tests.patience import PATIENCE_S
 
 SLOTS: Final = 16
 """How many processes can take part."""
@@ -27,8 +28,6 @@ MAX_AHEAD_S: Final = 0.5
 """So much time may pass that one of them has not seen."""
 MAX_STEP_S: Final = 0.5
 """A conductor that was held up does not make up for it."""
-PATIENCE_S: Final = 60.0
-"""What is awaited gets so many seconds of the machine at least."""
 _START_S: Final = 1000
 _PLACES: Final = 1 + SLOTS
 _BYTES: Final = 8
@@ -268,7 +267,7 @@ class Conductor:
         """Let the time of all stand still; returns when it does."""
         self._is_at_rest.clear()
         self._is_paused.set()
-        assert self._is_at_rest.wait(timeout=20)
+        assert self._is_at_rest.wait(timeout=PATIENCE_S)
 
     def resume(self) -> None:
         """Let it go on."""

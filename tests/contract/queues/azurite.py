@@ -16,15 +16,15 @@ from typing import Final, Self
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 VERSION: Final = "3.37.0"
 HOME: Final = Path.home() / ".cache" / "leasehold-bench" / "peers" / f"azurite-{VERSION}"
 """Where the benchmarks have it as well."""
 ON_AZURITE: Final = pytest.mark.long
 """For what runs on it: where it is not yet, npm installs it for half a minute."""
 _INSTALL_S: Final = 300
-_START_S: Final = 30.0
 _LOOK_S: Final = 0.05
-_STOP_S: Final = 10.0
 _ACCOUNT: Final = "devstoreaccount1"
 _KEY: Final = (  # published by Microsoft
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -69,7 +69,7 @@ class Azurite:
                 yield cls(port)
             finally:
                 process.terminate()
-                process.wait(_STOP_S)
+                process.wait(PATIENCE_S)
 
 
 def _program() -> Path:
@@ -111,7 +111,7 @@ def _missing(what: str) -> None:
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    end_s = time.monotonic() + _START_S
+    end_s = time.monotonic() + PATIENCE_S
     while process.poll() is None and time.monotonic() < end_s:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

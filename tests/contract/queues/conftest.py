@@ -29,10 +29,10 @@ from leasehold.worker.adapters.protocol import (
 )
 from tests.contract.queues.azurite import ON_AZURITE, Azurite
 from tests.contract.queues.mns_player import MnsPlayer
+from tests.patience import PATIENCE_S
 
 KINDS: Final = ("memory", "native", "azure", "azurite", "mns", "mns-served")
 """The adapter of MNS is tried with recorded answers and with the server's own dialect."""
-_PATIENCE_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
 
@@ -102,7 +102,7 @@ class Bench:
         if self.advance is not None:
             self.advance(seconds)
             return self.one(lease_s)
-        end_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + PATIENCE_S
         while True:
             found = self.receive(2, lease_s)
             if found or time.monotonic() > end_s:

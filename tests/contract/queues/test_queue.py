@@ -8,6 +8,7 @@ import pytest
 
 from leasehold.worker.adapters.protocol import NotSupported, Outgoing, QueueClient
 from tests.contract.queues.conftest import Bench
+from tests.patience import PATIENCE_S
 
 
 def test_a_queue_is_created_once(bench: Bench) -> None:
@@ -91,7 +92,7 @@ def test_threads_share_a_client(bench: Bench) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert failures == []
     assert sorted(seen) == sorted(str(number).encode() for number in range(40))
 

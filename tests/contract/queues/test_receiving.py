@@ -8,6 +8,7 @@ import pytest
 
 from leasehold.worker.adapters.protocol import Delivery, Outgoing, QueueMissing
 from tests.contract.queues.conftest import Bench
+from tests.patience import PATIENCE_S
 
 BODIES = (
     "work",
@@ -158,7 +159,7 @@ def test_a_receive_waits_for_a_message(bench: Bench) -> None:
     )
     thread.start()
     bench.client.put([Outgoing(body="work")])
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert [each.body for each in found] == [b"work"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
@@ -102,7 +101,6 @@ def test_keys_of_all_characters_are_found_again(asker: Asker) -> None:
     check(asker, keys, "characters")
 
 
-@pytest.mark.timeout(120)
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.core.exceptions import ResourceNotFoundError
 
 from tests.e2e.azure_python.refusals import refused
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.e2e.azure_python.sdk import Client, Sdk
 
-_PATIENCE_S: Final = 20.0  # for a machine that is very busy; usually a second or two
 _POLL_S: Final = 0.1
 
 
 async def _eventually(ask: Callable[[], Awaitable[Any]]) -> Any:
     """Ask until the answer is neither empty nor None."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not (answer := await ask()):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(_POLL_S)
         return answer

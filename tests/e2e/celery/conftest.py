@@ -20,14 +20,14 @@ from celery import Celery
 import leasehold.brokers.kombu  # noqa: F401 - kombu alone does not look for it
 from leasehold.client import Client
 from tests.e2e.server import Server
+from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parents[3]
-_PATIENCE_S: Final = 90.0
 _LOOK_S: Final = 0.1
 _READY: Final = " ready."
 
 
-def wait_until(is_so: Callable[[], object], what: str, patience_s: float = _PATIENCE_S) -> None:
+def wait_until(is_so: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + patience_s
     while not is_so():
@@ -124,7 +124,7 @@ class Worker:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(_PATIENCE_S)
+                self.process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"the worker does not stop:\n{self.log}") from None

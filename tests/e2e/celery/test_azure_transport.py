@@ -11,6 +11,7 @@ import pytest
 from leasehold.client import Client
 from tests.e2e.celery.conftest import Broker
 from tests.e2e.server import DEV_ACCOUNT, DEV_KEY
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.sdk
 
@@ -27,7 +28,7 @@ def test_messages_are_received_in_order(azure: kombu.Connection) -> None:
     with azure, azure.SimpleQueue(f"azure-{uuid4().hex[:8]}") as queue:
         for number in range(3):
             queue.put({"number": number})
-        received = [queue.get(timeout=10) for _ in range(3)]
+        received = [queue.get(timeout=PATIENCE_S) for _ in range(3)]
         for message in received:
             message.ack()
         assert [message.payload["number"] for message in received] == [0, 1, 2]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.celery.conftest import ROOT
+from tests.patience import PROGRAM_S
 
 
 @pytest.mark.long
@@ -19,7 +20,7 @@ def test_kills_lose_nothing_and_double_only_what_was_with_the_killed(tmp_path: P
     command = [sys.executable, "-m", "benchmarks.celery_brokers", "--parts", "kills"]
     command += ["--brokers", "leasehold", "--tasks", "800", "--kills", "3", "--out", str(out)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PROGRAM_S
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())["kills"]["leasehold"]

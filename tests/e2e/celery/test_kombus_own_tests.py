@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.celery.conftest import Broker
+from tests.patience import PROGRAM_S
 
 pytestmark = pytest.mark.long
 
@@ -66,7 +67,9 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> str:
     if given is None:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--no-binary", "kombu", f"kombu=={version('kombu')}", "--dest", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROGRAM_S
+        )
         if done.returncode:
             pytest.skip(f"kombu's source cannot be had: {done.stderr[-300:]}")
         given = str(folder / f"{name}.tar.gz")
@@ -91,7 +94,7 @@ def test_suite(suite: str, common: str, broker: Broker, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=PROGRAM_S,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

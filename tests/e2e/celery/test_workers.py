@@ -12,6 +12,7 @@ import pytest
 
 from leasehold.client import Client
 from tests.e2e.celery.conftest import Application, Broker, wait_until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
 
@@ -172,7 +173,7 @@ def test_results_over_the_broker(application: Application, monkeypatch: pytest.M
     application.worker(RESULT_BACKEND="rpc://")
     application.celery.conf.result_backend = "rpc://"
     sent = application.celery.send_task("benchmarks.celery_app.work", (7,))
-    assert sent.get(timeout=60) == 7
+    assert sent.get(timeout=PATIENCE_S) == 7
 
 
 def test_a_worker_that_stood_still_works_on(application: Application) -> None:

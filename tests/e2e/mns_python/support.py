@@ -11,6 +11,7 @@ import pytest
 from mns.mns_exception import MNSServerException
 
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
     thread.start()
 
     def wait() -> Any:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert result, "the thread did not end"
         if isinstance(result[0], BaseException):
             raise result[0]

@@ -9,8 +9,6 @@ from typing import Final
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
-
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 

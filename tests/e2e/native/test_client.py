@@ -19,6 +19,7 @@ from leasehold.client import (
 )
 from leasehold.client.models import ErrorReport, LeaseRef, Progress
 from tests.e2e.server import Endpoint
+from tests.patience import PATIENCE_S
 from tests.unit.client.support import Driver
 
 HOUR_S = 3_600
@@ -305,7 +306,7 @@ def test_a_receive_waits_for_a_message(endpoint: Endpoint) -> None:
             waiting = asyncio.create_task(queue.receive(wait_s=30, visibility_timeout_s=HOUR_S))
             # Whether the receive or the put arrives first, the receive gets the message.
             sent = await queue.put("x")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 (message,) = await waiting
             assert message.id == sent.id
             assert await queue.receive(wait_s=0.01) == []

@@ -28,9 +28,6 @@ from tests.spark.analytics.exported import cut, export
 from tests.spark.analytics.logs import made
 from tests.spark.analytics.oracle import Oracle, Row
 
-# An update is slow to plan, and some of these tests make several.
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def events() -> list[Event]:
@@ -83,7 +80,6 @@ def test_tables_made_at_once_are_those_of_the_oracle(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_log_may_be_cut_anywhere(
     spark: SparkSession,

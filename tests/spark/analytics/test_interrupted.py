@@ -69,7 +69,6 @@ def _killed(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_late_file_is_used_whole_whatever_interrupts_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

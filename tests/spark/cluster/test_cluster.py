@@ -16,9 +16,8 @@ from typing import Any, Final
 import pytest
 
 from leasehold.spark.cluster import ClusterFailed, processes, running_cluster
+from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(240)
-PATIENCE_S: Final = 90.0
 HELD: Final = """
 import sys
 from leasehold.spark.cluster import running_cluster
@@ -136,7 +135,7 @@ def test_a_cluster_from_the_shell(tmp_path: Path) -> None:
         assert facts["Master:"].startswith("spark://127.0.0.1:")
         assert str(tmp_path / "logs") in lines[2]
         web = lines[1].split()[-1]
-        with urllib.request.urlopen(f"{web}/json/", timeout=30) as answer:
+        with urllib.request.urlopen(f"{web}/json/", timeout=PATIENCE_S) as answer:
             assert b'"aliveworkers" : 1' in answer.read()
         process.terminate()
         assert process.wait(PATIENCE_S) == 0

@@ -13,12 +13,12 @@ from leasehold.client import Client
 from leasehold.spark.cluster import running_cluster, spark_home
 from leasehold.spark.session import QUICK_JAVA, prepare
 from tests.e2e.server import DEV_KEY, Server
+from tests.patience import PROGRAM_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 JOB: Final = Path(__file__).with_name("secret_job.py")
 QUEUES: Final = ("variable", "file", "option")
-WITHIN_S: Final = 500
 
 
 def with_key(*folders: Path) -> list[str]:
@@ -68,7 +68,7 @@ def test_no_key_is_left_where_others_look(tmp_path: Path) -> None:
                 cwd=tmp_path,
                 capture_output=True,
                 check=False,
-                timeout=WITHIN_S,
+                timeout=PROGRAM_S,
             )
         (logs / "driver").write_bytes(done.stdout + done.stderr)
         assert done.returncode == 0, (done.stdout + done.stderr).decode()[-3000:]

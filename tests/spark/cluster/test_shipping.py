@@ -24,13 +24,13 @@ from leasehold.client import Client
 from leasehold.spark.cluster import Cluster, running_cluster, spark_home
 from leasehold.spark.session import QUICK_JAVA, prepare
 from tests.e2e.server import Endpoint, Server
+from tests.patience import PROGRAM_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 HERE: Final = Path(__file__).parent
 SOURCE: Final = Path(leasehold.__file__).parents[1]
 BODIES: Final = [f"body {number}" for number in range(10)]
-WITHIN_S: Final = 240
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Place:
             capture_output=True,
             text=True,
             check=False,
-            timeout=WITHIN_S,
+            timeout=PROGRAM_S,
         )
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from leasehold.testing import InProcessServer
 from tests.e2e.server import DEV_KEY
+from tests.patience import PROGRAM_S
 from tests.spark.connect.connected_job import COUNT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 JOB: Final = Path(__file__).with_name("connected_job.py")
-WITHIN_S: Final = 360
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
             capture_output=True,
             text=True,
             check=False,
-            timeout=WITHIN_S,
+            timeout=PROGRAM_S,
         )
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leasehold.spark.cluster import processes, signal_all, spark_home, with_descendants
+from tests.patience import PROGRAM_S
 
-WITHIN_S = 200
-"""Far more than it takes, unless the machine has much else to do."""
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _ROOT = Path(__file__).parents[3]
 
@@ -67,7 +66,7 @@ def _spark_home(folder: Path) -> Path:
 
 def wait(is_so: Callable[[], bool], *running: Application) -> None:
     """Wait for what applications bring about that must not end before."""
-    end_s = time.monotonic() + WITHIN_S
+    end_s = time.monotonic() + PROGRAM_S
     while not is_so():
         for each in running:
             assert each.poll() is None, each.communicate()

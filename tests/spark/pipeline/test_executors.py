@@ -22,6 +22,7 @@ from leasehold.spark.cluster import Cluster, processes, running_cluster, with_de
 from leasehold.spark.pipeline import Pipeline, PipelineRun
 from leasehold.spark.session import cluster_session
 from tests.e2e.server import Server
+from tests.patience import PATIENCE_S
 
 LEASE_S = 600
 """Far longer than the test may take: whatever comes again sooner did not wait for a lease."""
@@ -54,7 +55,7 @@ def rest(spark: SparkSession, what: str) -> Any:
     """Return what Spark's REST API says of its application."""
     context = spark.sparkContext
     address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}"
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
 
@@ -146,7 +147,6 @@ def encoding_run(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", ["decommission", "SIGTERM"])
 def test_an_executor_that_leaves_hands_over_and_no_step_is_done_twice(
     tmp_path: Path, how: str
@@ -220,7 +220,6 @@ def gaps(found: list[Step], held: dict[str, int]) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_an_executor_that_comes_later_gets_a_task(tmp_path: Path) -> None:
     """The run begins with one executor; a machine that joins the cluster works with it.
 
@@ -251,7 +250,6 @@ def test_an_executor_that_comes_later_gets_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_stage_that_needs_two_cores_gets_half_as_many_tasks(tmp_path: Path) -> None:
     """Of the executors that are there a task takes what the stage asks for."""
 
@@ -277,7 +275,6 @@ def test_a_stage_that_needs_two_cores_gets_half_as_many_tasks(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_with_dynamic_allocation_tasks_follow_the_backlog_up_and_down(tmp_path: Path) -> None:
     """Executors are taken for what waits, and let go when there is nothing for them."""
     elastic: dict[str, object] = {

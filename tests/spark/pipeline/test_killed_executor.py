@@ -13,8 +13,8 @@ import pytest
 from leasehold.client import Client
 from leasehold.worker.idempotency import Once
 from tests.e2e.server import Server
+from tests.patience import PROGRAM_S
 from tests.spark.pipeline.applications import (
-    WITHIN_S,
     Application,
     kill,
     kill_an_executor,
@@ -27,7 +27,6 @@ FILMS = 12
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_films_of_a_killed_executor_are_resumed_by_another_and_shipped_once(
     tmp_path: Path,
 ) -> None:
@@ -55,7 +54,7 @@ def test_films_of_a_killed_executor_are_resumed_by_another_and_shipped_once(
         try:
             victim = _kill_one_that_encodes(tmp_path, process)
             (tmp_path / "hold").unlink()
-            output, errors = process.communicate(timeout=WITHIN_S)
+            output, errors = process.communicate(timeout=PROGRAM_S)
         finally:
             kill(process)
         assert process.returncode == 0, errors

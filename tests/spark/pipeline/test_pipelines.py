@@ -22,6 +22,7 @@ from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Poison
 from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -216,7 +217,7 @@ def test_a_run_and_a_plain_worker_share_a_queue_and_go_on_with_each_others_messa
     whole = Pipeline("films").stage("scan", scan).stage("encode", encode)
     worker = Worker(whole.stages(), spec)
     worker.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_S)
     worker.stop(0)
 
     def ship(message: Any, state: Any) -> None:

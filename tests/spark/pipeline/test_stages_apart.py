@@ -81,7 +81,6 @@ def test_executors_and_a_worker_share_the_stages_of_a_pipeline(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_processes_of_tasks_that_are_killed_lose_and_repeat_no_message(
     spark: SparkSession, server: InProcessServer, client: Client, tmp_path: Path
 ) -> None:

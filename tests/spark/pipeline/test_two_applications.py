@@ -12,9 +12,9 @@ import pytest
 
 from leasehold.client import Client
 from tests.e2e.server import Server
+from tests.patience import PROGRAM_S
 from tests.spark.pipeline.apart import AT_ONCE
 from tests.spark.pipeline.applications import (
-    WITHIN_S,
     Application,
     kill,
     kill_an_executor,
@@ -27,7 +27,6 @@ FILMS = 48
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_killed_executor_and_a_killed_application_end_each_message_once(tmp_path: Path) -> None:
     """One is lost where films are encoded, the other whole, with all that it was scanning."""
     shutil.copy(Path(__file__).with_name("apart.py"), tmp_path / "apart_here.py")
@@ -56,7 +55,7 @@ def test_a_killed_executor_and_a_killed_application_end_each_message_once(tmp_pa
             lost |= kill(first)
             (tmp_path / "hold-scan").unlink()
             again = run("films", 1)
-            told = [each.communicate(timeout=WITHIN_S) for each in (again, second)]
+            told = [each.communicate(timeout=PROGRAM_S) for each in (again, second)]
         finally:
             kill(*running)
         assert [each.returncode for each in (again, second)] == [0, 0], told

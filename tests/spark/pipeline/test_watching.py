@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline, PipelineFailed, PipelineListener
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 
 class Heard(PipelineListener):
@@ -62,7 +63,7 @@ def test_a_handle_can_be_used_as_a_streaming_query(
     )
     assert run.isActive
     assert run.awaitTermination(0.01) is False
-    assert heard.has_progress.wait(120)
+    assert heard.has_progress.wait(PATIENCE_S)
     last = run.lastProgress
     assert last is not None
     assert last.done

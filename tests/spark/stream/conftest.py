@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from leasehold.client import Client, QueueHandle
 from leasehold.testing import InProcessServer
+from tests.patience import PROGRAM_S
 
-_PATIENCE_S: Final = 200
 _LOOK_S: Final = 0.02
 
 
@@ -80,7 +80,7 @@ class Queries:
         """Run a query over what is there; return the rows of each micro-batch."""
         seen: list[list[Any]] = []
         query = self.start(messages, collecting(seen), checkpoint, availableNow=True)
-        query.awaitTermination(_PATIENCE_S)
+        query.awaitTermination(PROGRAM_S)
         assert not query.isActive
         return seen
 
@@ -110,7 +110,7 @@ def queries(spark: SparkSession, server: InProcessServer, tmp_path: Path) -> Ite
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds that another process brings about."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PROGRAM_S
     while not holds():
         assert time.monotonic() < deadline, "it does not come about"
         time.sleep(_LOOK_S)

@@ -23,7 +23,8 @@ import pytest
 
 from leasehold.client import Client
 from tests.e2e.server import Server
-from tests.spark.pipeline.applications import WITHIN_S, kill
+from tests.patience import PATIENCE_S, PROGRAM_S
+from tests.spark.pipeline.applications import kill
 from tests.spark.stream.object_store_job import BUCKET
 
 MESSAGES = 60
@@ -42,7 +43,7 @@ class Store:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/storage/v1/b{path}", data, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def has(self, name: str) -> bool:
@@ -90,7 +91,7 @@ def _answers(store: Store) -> bool:
 
 def wait(is_so: Callable[[], bool]) -> None:
     """Wait for what another process brings about."""
-    end_s = time.monotonic() + WITHIN_S
+    end_s = time.monotonic() + PROGRAM_S
     while not is_so():
         assert time.monotonic() < end_s, "it does not come about"
         time.sleep(0.02)
@@ -111,7 +112,6 @@ def run(queues: str, store: Store, *, last: bool) -> Iterator[subprocess.Popen[s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_each_message_is_in_the_table_once(store: Store, tmp_path: Path) -> None:
     """The driver is killed while micro-batches are under way and between them."""
     with Server(tmp_path / "data") as endpoint:
@@ -125,7 +125,7 @@ def test_each_message_is_in_the_table_once(store: Store, tmp_path: Path) -> None
                     wait(lambda name=name: store.has(name) or process.poll() is not None)  # type: ignore[misc]
                     assert process.poll() is None, process.communicate()
             with run(queues, store, last=True) as process:
-                output, errors = process.communicate(timeout=WITHIN_S)
+                output, errors = process.communicate(timeout=PROGRAM_S)
             assert process.returncode == 0, errors
             assert queue.counts().total == 0
     found = json.loads(output.splitlines()[-1])

@@ -18,6 +18,7 @@ from leasehold.clock import SystemClock
 from leasehold.server.settings import Settings
 from leasehold.server.startup import ExitCode, StartFailed, large_bodies
 from tests.e2e.server import DEV_KEY, Endpoint, Server
+from tests.patience import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -36,7 +37,7 @@ class Big:
             self.url + path, data=body or None, method=method, headers=headers
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as refusal:
             with refusal:

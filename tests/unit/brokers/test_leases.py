@@ -19,8 +19,7 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import ReceivedMessage
 from leasehold.testing import ManualClock
-
-_PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 def message(name: str, receipt: str = "r0", fence: int = 1) -> ReceivedMessage:
@@ -58,7 +57,7 @@ class PlayedQueue:
     def wait_for(self, count: int) -> list[tuple[str, list[str]]]:
         """Wait for so many calls in all."""
         with self.called:
-            assert self.called.wait_for(lambda: len(self.calls) >= count, _PATIENCE_S)
+            assert self.called.wait_for(lambda: len(self.calls) >= count, PATIENCE_S)
             return self.calls
 
     def _note(
@@ -108,7 +107,7 @@ def wake(
     keeper.settle(hold(keeper, "wake")[0].tag, "returned")
     verbs = [verb for verb, _ in server.wait_for(made + 2)[made:]]
     assert sorted(verbs) == ["renew 30", "returned"]
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
 
 
 def test_settled_messages_share_a_request(keeper: LeaseKeeper, server: PlayedQueue) -> None:
@@ -118,7 +117,7 @@ def test_settled_messages_share_a_request(keeper: LeaseKeeper, server: PlayedQue
     keeper.settle(second.tag, "complete")
     keeper.settle(third.tag, "failed")
     keeper.settle(third.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     told = [(verb, name) for verb, names in server.calls for name in names]
     assert sorted(told) == [("complete", "a:r0"), ("complete", "b:r0"), ("failed", "c:r0")]
     assert len(server.calls) == 2
@@ -133,7 +132,7 @@ def test_a_lease_is_renewed_at_a_third(
     keeper.settle(hold(keeper, "wake")[0].tag, "returned")  # its thread waits by the real clock
     assert ("renew 30", ["a:r0"]) in server.wait_for(2)
     keeper.settle(held.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert server.calls[-1] == ("complete", ["a:r0+"])
 
 
@@ -144,7 +143,7 @@ def test_a_message_that_comes_again_while_it_is_held_goes_on(
     (held,) = hold(keeper, "a")
     assert keeper.hold("q", [message("a", "r9", 9)], None, 30) == []
     keeper.settle(held.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert server.calls == [("complete", ["a:r9"])]
     (again,) = hold(keeper, "a")
     keeper.settle(again.tag, "failed")
@@ -160,12 +159,12 @@ def test_a_lost_message_is_not_settled(
     (held,) = hold(keeper, "a")
     wake(keeper, server, clock, answer=refused(Problem(code="lease-lost", status=409)))
     keeper.settle(held.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert [verb for verb, names in server.calls if names == ["a:r0"]] == ["renew 30"]
 
     (again,) = keeper.hold("q", [message("a", "r2", 2)], None, 30)
     keeper.settle(again.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert server.calls[-1] == ("complete", ["a:r2"])
 
 
@@ -177,7 +176,7 @@ def test_a_renewal_that_is_refused_for_now_is_tried_again(
     wake(keeper, server, clock, answer=ServerProblem(Problem(code="busy", status=503)))
     wake(keeper, server, clock)
     keeper.settle(held.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert server.calls[-1] == ("complete", ["a:r0+"])
 
 
@@ -187,7 +186,7 @@ def test_settling_is_tried_again(keeper: LeaseKeeper, server: PlayedQueue) -> No
     (held,) = hold(keeper, "a")
     keeper.settle(held.tag, "complete")
     assert server.wait_for(2) == [("complete", ["a:r0"])] * 2
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
 
 
 @pytest.mark.parametrize("code", ["lease-lost", "queue-not-found"])
@@ -199,7 +198,7 @@ def test_what_cannot_be_settled_is_let_go(
     server.answers = [LeaseLost(problem) if code == "lease-lost" else QueueNotFound(problem)]
     (held,) = hold(keeper, "a")
     keeper.settle(held.tag, "complete")
-    assert keeper.flush(_PATIENCE_S)
+    assert keeper.flush(PATIENCE_S)
     assert len(server.calls) == 1
 
 
@@ -227,7 +226,7 @@ def test_who_waits_for_a_place_can_be_stopped() -> None:
     waiting.start()
     stopped.set()
     prefetch.wake()
-    waiting.join(_PATIENCE_S)
+    waiting.join(PATIENCE_S)
     assert taken == [0]
 
 

@@ -16,6 +16,7 @@ import leasehold.brokers.kombu
 from leasehold.brokers.kombu.transport import client_for
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def connection(server: InProcessServer, prefix: str) -> Iterator[Connection]:
 def drain(connection: Connection, got: list[Message], count: int) -> list[Message]:
     """Take so many messages in all."""
     while len(got) < count:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=PATIENCE_S)
     return got
 
 
@@ -96,7 +97,7 @@ def test_unacknowledged_messages_come_back_when_the_connection_is_closed(
     with connect(server, prefix) as first:
         queue = first.SimpleQueue("q")
         queue.put("a")
-        queue.get(timeout=10)
+        queue.get(timeout=PATIENCE_S)
         assert client.queue(f"{prefix}q").counts().leased == 1
         queue.close()
     (found,) = client.queue(f"{prefix}q").inspect()
@@ -150,7 +151,7 @@ def test_a_fanout_reaches_all_and_a_topic_those_who_asked(
                 producer.publish("y", exchange=topic, routing_key="a.b", declare=[topic])
                 producer.publish("z", exchange=topic, routing_key="b.b")
             while len(got) < 3:
-                connection.drain_events(timeout=10)
+                connection.drain_events(timeout=PATIENCE_S)
         assert sorted(got) == [("all", ""), ("all", ""), ("some", "a.b")]
 
 
@@ -226,7 +227,7 @@ def test_settings_of_queues_that_are_created(
             with made.SimpleQueue(name) as queue:
                 queue.put("a")
         queue = made.SimpleQueue("new")
-        queue.get(timeout=10).reject(requeue=True)
+        queue.get(timeout=PATIENCE_S).reject(requeue=True)
         queue.close()
     assert client.queue(f"{prefix}old").info().settings.failure_policy is None
     assert client.queue(f"{prefix}new-poison").counts().visible == 1, "its budget is used up"
@@ -249,7 +250,7 @@ def test_a_child_has_a_link_of_its_own(connection: Connection, client: Client, p
     """And closing it there leaves the session of the parent alone."""
     with connection.SimpleQueue("q") as queue:
         queue.put("a")
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=PATIENCE_S)
         parent = connection.transport.link
         child = os.fork()
         if child == 0:

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import httpx
 
 from leasehold.client import AsyncClient, Client, RetryPolicy
+from tests.patience import PATIENCE_S
 
 AnyClient: TypeAlias = Client | AsyncClient
 Reply: TypeAlias = httpx.Response | Exception
-_PATIENCE_S = 30
 AT_ONCE = RetryPolicy(initial_s=0)
 ID = "7f1c"
 RECEIVED = {
@@ -182,9 +182,9 @@ class Driver:
     def wait(self, event: threading.Event) -> None:
         """Wait until something has happened in the background."""
         if self._runner is None:
-            assert event.wait(_PATIENCE_S)
+            assert event.wait(PATIENCE_S)
         else:
-            assert self._runner.run(asyncio.to_thread(event.wait, _PATIENCE_S))
+            assert self._runner.run(asyncio.to_thread(event.wait, PATIENCE_S))
 
     def token_provider(self, tokens: Iterable[str]) -> Callable[[], Any]:
         """Return a provider of these tokens, one after the other."""

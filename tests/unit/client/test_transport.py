@@ -21,6 +21,7 @@ from leasehold.client import AsyncClient, Client, ConnectionFailed, RetryPolicy
 from leasehold.client.errors import UnexpectedAnswer
 from leasehold.client.models import LeaseRef
 from tests.e2e.identity import _write_certificate
+from tests.patience import PATIENCE_S
 from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer, results
 
 ONCE = RetryPolicy(attempts=1)
@@ -72,7 +73,7 @@ class SocketServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 def _request(connection: socket.socket) -> bytes:
@@ -390,7 +391,7 @@ def test_an_answer_that_does_not_come_is_a_failure(driver: Driver, server: Socke
     with pytest.raises(ConnectionFailed) as caught:
         driver.do(client.queue("slow").receive())
     assert caught.value.outcome_unknown
-    assert server.hung_up.wait(10)
+    assert server.hung_up.wait(PATIENCE_S)
 
 
 def test_a_server_in_the_clear_is_no_tls_server(driver: Driver, server: SocketServer) -> None:

@@ -15,6 +15,7 @@ from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.bodies.faulty import FaultyBodies
 from tests.unit.engine.support import RecordingStore, put
 
@@ -127,7 +128,7 @@ class World:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let others have their turns until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - it is no event of ours
             await asyncio.sleep(0.0005)
 

@@ -16,6 +16,7 @@ from leasehold.domain.queue_settings import QueueSettings
 from leasehold.engine import Engine
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 
 ENTROPY: Final = b"0123456789"
 Received = tuple[Lease, ...]
@@ -65,7 +66,7 @@ class RecordingStore(MemoryStore):
     def commit(self) -> bool:
         """See ``Store``; it must run on the thread if the test is to hold it."""
         if any(type(command) is self.held for command in self.batches[-1]):
-            assert self.let_go.wait(10)
+            assert self.let_go.wait(PATIENCE_S)
         return True
 
     def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:

@@ -13,9 +13,8 @@ from leasehold.domain.errors import StoreFull
 from leasehold.engine.commit_policy import BatchResult, CommitPolicy, policy_of
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.engine.support import put
-
-PATIENCE_S = 10
 
 
 class SlowDisk(MemoryStore):

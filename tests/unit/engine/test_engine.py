@@ -28,6 +28,7 @@ from leasehold.engine.stats import QueueActivity
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 
 
 class WatchedStore(MemoryStore):
@@ -432,7 +433,7 @@ def test_a_caller_that_went_away_does_not_hide_a_failed_store() -> None:
             await asyncio.sleep(0)
             for task in tasks:
                 task.cancel()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await running.engine.failed.wait()
                 await running.engine.stop()
             assert running.store.closed
@@ -448,7 +449,7 @@ def test_a_broken_sweep_does_not_end_the_sweeping() -> None:
         async with Running(MaintenancePlan(interval_s=0)) as running:
             running.store.full = True
             running.store.relieve_error = OSError("no file handles")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await running.store.relieved_thrice.wait()
                 await running.engine.stop()
             assert running.store.closed

@@ -14,6 +14,7 @@ from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
 from leasehold.stores.memory import tables
+from tests.patience import PATIENCE_S
 from tests.unit.engine.support import World, bodies, play, put, receive
 
 
@@ -22,7 +23,7 @@ def test_a_line_of_batches_may_be_long(on_thread: bool) -> None:
     """However many batches wait, none begins within another: the stack would run out."""
 
     async def scenario(world: World) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             results = await world.do(*[receive(limit=5_000)] * 1_200)
             assert results == [()] * 1_200
             assert len(world.store.batches) == 1_200

@@ -22,6 +22,7 @@ from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.engine.support import World, bodies, claim, play, put
 
 HOUR_S = 3600
@@ -263,7 +264,7 @@ class Rounds:
     async def run(self) -> None:
         """Let twenty rounds pass."""
         task = asyncio.create_task(self.maintenance.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.asked.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -426,7 +427,7 @@ def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | 
 
     async def scenario() -> None:
         task = asyncio.create_task(maintenance.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await over.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -15,9 +15,8 @@ from leasehold.engine import Engine
 from leasehold.engine.commit_policy import STAND_BACK_S
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.engine.support import put, receive
-
-PATIENCE_S = 10
 
 
 class SlowStore(MemoryStore):

@@ -18,11 +18,10 @@ from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import PORTION_BYTES
 from leasehold.http.requests import Request, Response
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 
 MAX_BODY_BYTES: Final = 100_000
 NATIVE_MAX_BODY_BYTES: Final = 1_000_000
-TIMEOUT_S: Final = 10.0
-"""How long a test waits for something that must come; it only matters when the test fails."""
 GET: Final = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -149,12 +148,12 @@ class Harness:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(TIMEOUT_S)
+        assert self._started.wait(PATIENCE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -163,7 +162,7 @@ class Harness:
         async def call() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE_S)
 
     def let_pass(self, seconds: float) -> None:
         """Move the clock, then let the guard look at all connections."""
@@ -177,7 +176,7 @@ class Harness:
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)
 
-        asyncio.run_coroutine_threadsafe(wait(), self._loop).result(TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result(PATIENCE_S)
 
     def connections(self) -> list[HttpConnection]:
         """Return the open connections, to be looked at in the server's loop."""
@@ -189,7 +188,7 @@ class Harness:
         sock = socket.socket()
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        sock.settimeout(TIMEOUT_S)
+        sock.settimeout(PATIENCE_S)
         with sock:
             sock.connect(("127.0.0.1", self.port))
             name = sock.getsockname()

@@ -16,6 +16,7 @@ from leasehold.server.settings import DEV_ACCOUNT, AccountKeys, Secret, Settings
 from leasehold.server.settings.values import DEV_KEY
 from leasehold.server.wiring import hosts_of
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
 _QUEUE = f"/v1/accounts/{DEV_ACCOUNT}/queues/orders"
 _KEY = {"Authorization": f"Bearer {DEV_KEY}"}
@@ -104,7 +105,7 @@ def ask(
 ) -> tuple[int, bytes]:
     """Send a request with the public key; return status and body of the answer."""
     place = server.url.partition("://")[2].rstrip("/")
-    connection = http.client.HTTPConnection(place, timeout=10)
+    connection = http.client.HTTPConnection(place, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {**_KEY, **headers})
         response = connection.getresponse()

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.unit.server.support import GET, MAX_BODY_BYTES, TIMEOUT_S, Harness
+from tests.patience import PATIENCE_S
+from tests.unit.server.support import GET, MAX_BODY_BYTES, Harness
 
 HELD = b"GET /held HTTP/1.1\r\nHost: test\r\n\r\n"
 
@@ -45,7 +46,7 @@ def test_date_is_of_the_answer_and_not_of_the_request() -> None:
     """Who waited for an answer is told when it was given."""
     with Harness() as server, server.connect() as client:
         client.send(HELD)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.call(lambda: server.clock.advance(s=30))
         server.call(server.dialect.release.set)
         assert client.answer()[1]["date"] == "Thu, 01 Jan 2026 00:00:30 GMT"
@@ -64,7 +65,7 @@ def test_one_request_at_a_time(server: Harness) -> None:
     server.dialect.requests.clear()
     with server.connect() as client:
         client.send(HELD + GET)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: len(client.peer.queued) == 1)
         assert server.call(lambda: client.peer.read_paused), "what comes stays in the kernel"
         assert [request.raw_path for request in server.dialect.requests] == ["/held"]
@@ -77,7 +78,7 @@ def test_malformed_request_is_refused_after_the_answers_owed() -> None:
     """The answer to a good request is not lost, nor taken for that of a bad one behind it."""
     with Harness() as server, server.connect() as client:
         client.send(HELD + GET + b"nonsense\r\n\r\n")
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: client.peer._refusal is not None)
         server.call(server.dialect.release.set)
         assert client.answer()[2] == b"GET /held 0"
@@ -90,7 +91,7 @@ def test_queued_request_with_a_bad_body_is_not_begun() -> None:
     bad = b"POST /bad HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     with Harness() as server, server.connect() as client:
         client.send(HELD + bad)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: client.peer._refusal is not None)
         server.call(server.dialect.release.set)
         assert client.answer()[2] == b"GET /held 0"
@@ -102,7 +103,7 @@ def test_pipeline_is_bounded() -> None:
     """A flood of requests sent without waiting is cut, and the ones taken are answered."""
     with Harness() as server, server.connect() as client:
         client.send(HELD + GET * 200)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: client.peer._refusal is not None)
         server.call(server.dialect.release.set)
         answers = client.rest()
@@ -188,7 +189,7 @@ def test_client_that_closes_its_side_is_answered() -> None:
     """Half-closing after a request is no disconnect."""
     with Harness() as server, server.connect() as client:
         client.send(HELD)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         client.sock.shutdown(socket.SHUT_WR)
         server.wait_for(lambda: client.peer.newest is None or not client.peer.newest.keep_alive)
         server.call(server.dialect.release.set)

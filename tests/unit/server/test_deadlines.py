@@ -12,6 +12,7 @@ from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import LINGER_S, ConnectionLimits, Guard
 from leasehold.http.requests import Response
 from leasehold.testing import ManualClock
+from tests.patience import PATIENCE_S
 from tests.unit.server.support import GET, Client, Harness
 
 HEADER_S, BODY_S, IDLE_S, WRITE_S = 10.0, 20.0, 100.0, 30.0
@@ -116,7 +117,7 @@ def test_client_is_not_blamed_while_the_server_works(server: Harness) -> None:
     """However long an answer takes, the client that waits for it is not cut off."""
     with server.connect() as client:
         client.send(b"GET /held HTTP/1.1\r\nHost: test\r\n\r\nGET /a HTT")
-        assert server.dialect.arrived.acquire(timeout=10)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.let_pass(10 * IDLE_S)
         server.call(server.dialect.release.set)
         assert client.answer()[0] == 200
@@ -127,7 +128,7 @@ def test_begun_request_gets_its_time_after_the_answer_before_it(server: Harness)
     """The clock of a half-sent request starts when the answer before it is written."""
     with server.connect() as client:
         client.send(b"GET /held HTTP/1.1\r\nHost: test\r\n\r\nGET /a HTT")
-        assert server.dialect.arrived.acquire(timeout=10)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.let_pass(HEADER_S * 2)
         server.call(server.dialect.release.set)
         assert client.answer()[0] == 200

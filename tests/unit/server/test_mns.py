@@ -13,6 +13,7 @@ from leasehold.http.app import mns_account_of
 from leasehold.server.settings import Settings
 from leasehold.server.startup import ExitCode, StartFailed, listen_for_mns
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 from tests.unit.server.test_app import Recorder, World
 
 
@@ -91,11 +92,11 @@ def test_pages_of_the_server_answer_on_both_ports() -> None:
     """Whoever watches the server need not know which port is for what."""
     with InProcessServer() as server:
         for url in (server.url, server.mns_url):
-            with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=PATIENCE_S) as answer:
                 assert answer.status == 200
         with (
             pytest.raises(urllib.error.HTTPError) as refusal,
-            urllib.request.urlopen(f"{server.mns_url}/queues", timeout=10),
+            urllib.request.urlopen(f"{server.mns_url}/queues", timeout=PATIENCE_S),
         ):
             pass
         with refusal.value as caught:

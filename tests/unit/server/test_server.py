@@ -21,9 +21,9 @@ from leasehold import __version__
 from leasehold.server.main import serve
 from leasehold.server.settings import Settings
 from leasehold.server.settings.values import DEV_KEY
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 60
 SERVE = "from leasehold.cli import main; main()"
 
 
@@ -44,7 +44,7 @@ class Process:
             text=True,
         )
         assert self.process.stderr is not None
-        self._watch = threading.Timer(TIMEOUT_S, self.process.kill)
+        self._watch = threading.Timer(PATIENCE_S, self.process.kill)
         self._watch.start()
         self.port = 0
 
@@ -90,7 +90,7 @@ class Process:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(PATIENCE_S)
 
 
 def test_the_first_line_of_json_says_all_that_a_program_needs(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_first_line_of_json_says_all_that_a_program_needs(tmp_path: Path) ->
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, "")
     found = json.loads(line)
     port, mns_port = found.pop("port"), found.pop("mns_port")
@@ -147,7 +147,7 @@ def test_why_it_cannot_start_is_a_line_of_json_too(tmp_path: Path) -> None:
                 [sys.executable, "-m", "leasehold.cli", *words],
                 capture_output=True,
                 text=True,
-                timeout=TIMEOUT_S,
+                timeout=PATIENCE_S,
                 check=False,
             )
             (line,) = done.stdout.splitlines()
@@ -190,7 +190,7 @@ def test_request_that_has_begun_is_answered_while_the_server_stops(tmp_path: Pat
     """After SIGTERM nobody new is let in, and who has begun is answered; then it ends with 0."""
     with Process(tmp_path) as server:
         server.ready()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
             client.sendall(_HALF)
             # Only once a later connection is answered has the server surely read the first one.
             assert server.get("/healthz")[0] == 200
@@ -203,15 +203,15 @@ def test_request_that_has_begun_is_answered_while_the_server_stops(tmp_path: Pat
         assert answer.startswith(b"HTTP/1.1 404 ")  # there is no such queue
         assert b"\r\nconnection: close\r\n" in answer
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
-        assert server.process.wait(TIMEOUT_S) == 0
+            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+        assert server.process.wait(PATIENCE_S) == 0
 
 
 def test_patience_with_clients_ends(tmp_path: Path) -> None:
     """A client that does not finish its request cannot keep the server from stopping."""
     with Process(tmp_path, "--drain-timeout-s", "0.2") as server:
         server.ready()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
             client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             assert server.stop() == 0
@@ -223,7 +223,7 @@ def test_idle_connection_is_closed_without_patience(tmp_path: Path) -> None:
     """Who has asked for nothing is not cut off, so there is nothing to tell."""
     with Process(tmp_path, "--drain-timeout-s", "0") as server:
         server.ready()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
             assert server.get("/healthz")[0] == 200
             assert server.stop() == 0
             assert client.recv(1) == b""
@@ -237,7 +237,7 @@ def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     """Who is in a hurry sends the signal twice."""
     with Process(tmp_path) as server:
         server.ready()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
             client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             server.process.send_signal(signal.SIGINT)
@@ -300,4 +300,4 @@ def test_failed_store_ends_the_process(tmp_path: Path) -> None:
     with Process(tmp_path, code=FAILING + SERVE) as server:
         server.event("store.failed")
         assert server.event("server.stopped")["exit_code"] == 70
-        assert server.process.wait(TIMEOUT_S) == 70
+        assert server.process.wait(PATIENCE_S) == 70

@@ -9,8 +9,8 @@ import pytest
 
 from leasehold.server.settings import DEV_ACCOUNT
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
 _MESSAGES = f"/{DEV_ACCOUNT}/orders/messages"
 _NATIVE = f"/v1/accounts/{DEV_ACCOUNT}/queues/orders/messages"
 _MNS = f"Host: {DEV_ACCOUNT}.mns.localhost\r\nx-mns-version: 2015-06-06\r\n"
@@ -48,7 +48,7 @@ def test_the_answer_does_not_wait_for_the_body(
     """Without good credentials the answer comes after the header, however much is announced."""
     head = f"POST {target} HTTP/1.1\r\n{fields}{kind}\r\n\r\n".encode()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
         sock.sendall(head)
         with sock.makefile("rb") as file:
             text = file.read().decode()
@@ -61,7 +61,7 @@ def test_a_preflight_has_no_body_to_wait_for(server: InProcessServer) -> None:
     """It needs no credentials, so what it announces is not read."""
     head = f"OPTIONS {_MESSAGES} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n".encode()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
         sock.sendall(head)
         with sock.makefile("rb") as file:
             assert file.read().startswith(b"HTTP/1.1 400 ")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.unit.server.support import GET, TIMEOUT_S, Client, Harness
+from tests.patience import PATIENCE_S
+from tests.unit.server.support import GET, Client, Harness
 
 WATCHED = b"GET /watched HTTP/1.1\r\nHost: test\r\n\r\n"
 WITH_BODY = b"POST /watched HTTP/1.1\r\nHost: test\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000
@@ -24,7 +25,7 @@ def server() -> Iterator[Harness]:
 def begin(server: Harness, client: Client, request: bytes = WATCHED) -> None:
     """Send a request, and wait until the server waits for its client to go."""
     client.send(request)
-    assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+    assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
 
     def is_watching() -> bool:
         active = client.peer.active
@@ -56,7 +57,7 @@ def test_a_client_that_leaves_is_noticed(
         begin(server, client, request_bytes)
         client.close()  # the file over the socket, which would keep it open
         leave(client.sock)
-        assert server.dialect.abandoned.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.abandoned.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: not server.guard.connections)
         assert server.call(lambda: server.guard.buffered) == 0
 
@@ -66,7 +67,7 @@ def test_a_client_that_left_before_is_noticed(server: Harness) -> None:
     with server.connect() as client:
         client.send(WATCHED)
         half_close(client.sock)
-        assert server.dialect.abandoned.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.abandoned.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: not server.guard.connections)
         assert client.rest() == b""
 
@@ -85,7 +86,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(server: Harness) -> No
     """Where nobody waits for the client to go, half a connection is enough."""
     with server.connect() as client:
         client.send(GET.replace(b"/a", b"/held"))
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         half_close(client.sock)
         server.wait_for(lambda: client.peer.half_closed)
         server.call(server.dialect.release.set)
@@ -122,7 +123,7 @@ def test_a_wait_with_requests_behind_it_reads_no_more(server: Harness) -> None:
     """The same if they came together with the request that waits."""
     with server.connect() as client:
         client.send(WATCHED + GET)
-        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        assert server.dialect.arrived.acquire(timeout=PATIENCE_S)
         server.wait_for(lambda: bool(client.peer.active and client.peer.active.is_watching))
         assert server.call(lambda: client.peer.read_paused)
         server.call(server.dialect.release.set)

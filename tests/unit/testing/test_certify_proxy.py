@@ -19,6 +19,7 @@ from leasehold.testing.certify.proxy import (
     Whole,
     read_whole,
 )
+from tests.patience import PATIENCE_S
 
 FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{digit}" for digit in "1f")
 HANDLES = [make_handle(each, "r" * RECEIPT_CHARS) for each in (FIRST, SECOND)]
@@ -140,4 +141,4 @@ def test_proxy_knows_whether_a_client_waits() -> None:
         await proxy.stop()
         server.close()
 
-    asyncio.run(asyncio.wait_for(talk(), 30))
+    asyncio.run(asyncio.wait_for(talk(), PATIENCE_S))

@@ -17,6 +17,7 @@ from leasehold.server.settings import Settings, SettingsError, validate
 from leasehold.server.startup import StartFailed, listen_on
 from leasehold.testing import ManualClock
 from tests.e2e.server import Server
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_serve_refuses_a_virtual_clock_by_itself(tmp_path: Path) -> None:
     """The command ends with the code for settings, and says what is missing."""
     command = [sys.executable, "-m", "leasehold.cli", "serve", "--clock", "virtual"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 78
     assert "--test-mode" in done.stderr

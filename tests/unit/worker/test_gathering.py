@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from leasehold.worker.call_batcher import CallBatcher
-
-_PATIENCE_S = 10
+from tests.patience import PATIENCE_S
 
 
 class Service:
@@ -25,7 +24,7 @@ class Service:
     def __call__(self, items: Sequence[int]) -> list[int | BaseException]:
         self.calls.append(list(items))
         self.begun.release()
-        assert self.go_on.acquire(timeout=_PATIENCE_S)
+        assert self.go_on.acquire(timeout=PATIENCE_S)
         if self.error is not None:
             raise self.error
         return [ValueError(item) if item < 0 else item * 10 for item in items]
@@ -42,7 +41,7 @@ def _asked(
 ) -> list[Future[int]]:
     """Have the first item served by a call that is under way when the others come."""
     first = pool.submit(gathering.ask, items[0])
-    assert service.begun.acquire(timeout=_PATIENCE_S)
+    assert service.begun.acquire(timeout=PATIENCE_S)
     rest = []
     for count, item in enumerate(items[1:], start=1):
         rest.append(pool.submit(gathering.ask, item))
@@ -57,7 +56,7 @@ def test_what_comes_during_a_call_goes_with_the_next_one() -> None:
     with ThreadPoolExecutor(9) as pool:
         asked = _asked(pool, gathering, service, list(range(9)))
         service.go_on.release(2)
-        answers = [each.result(_PATIENCE_S) for each in asked]
+        answers = [each.result(PATIENCE_S) for each in asked]
     assert answers == [item * 10 for item in range(9)]
     assert service.calls == [[0], list(range(1, 9))]
 
@@ -69,7 +68,7 @@ def test_a_call_has_no_more_items_than_it_may() -> None:
     with ThreadPoolExecutor(4) as pool:
         asked = _asked(pool, gathering, service, [1, 2, 3, 4])
         service.go_on.release(3)
-        assert [each.result(_PATIENCE_S) for each in asked] == [10, 20, 30, 40]
+        assert [each.result(PATIENCE_S) for each in asked] == [10, 20, 30, 40]
     assert service.calls == [[1], [2, 3], [4]]
 
 
@@ -80,9 +79,9 @@ def test_an_item_that_is_refused_costs_no_other() -> None:
     with ThreadPoolExecutor(3) as pool:
         asked = _asked(pool, gathering, service, [1, -2, 3])
         service.go_on.release(2)
-        assert asked[0].result(_PATIENCE_S) == 10
-        assert isinstance(asked[1].exception(_PATIENCE_S), ValueError)
-        assert asked[2].result(_PATIENCE_S) == 30
+        assert asked[0].result(PATIENCE_S) == 10
+        assert isinstance(asked[1].exception(PATIENCE_S), ValueError)
+        assert asked[2].result(PATIENCE_S) == 30
 
 
 def test_a_call_that_fails_is_told_to_all_and_the_next_is_made() -> None:
@@ -93,10 +92,10 @@ def test_a_call_that_fails_is_told_to_all_and_the_next_is_made() -> None:
     with ThreadPoolExecutor(3) as pool:
         asked = _asked(pool, gathering, service, [1, 2, 3])
         service.go_on.release(2)
-        assert [str(each.exception(_PATIENCE_S)) for each in asked] == ["down"] * 3
+        assert [str(each.exception(PATIENCE_S)) for each in asked] == ["down"] * 3
         service.error = None
         service.go_on.release()
-        assert pool.submit(gathering.ask, 4).result(_PATIENCE_S) == 40
+        assert pool.submit(gathering.ask, 4).result(PATIENCE_S) == 40
 
 
 def test_who_is_out_of_patience_asks_alone() -> None:
@@ -105,13 +104,13 @@ def test_who_is_out_of_patience_asks_alone() -> None:
     gathering: CallBatcher[int, int] = CallBatcher(service, most=100, patience_s=0.01)
     with ThreadPoolExecutor(2) as pool:
         hanging = pool.submit(gathering.ask, 1)
-        assert service.begun.acquire(timeout=_PATIENCE_S)
+        assert service.begun.acquire(timeout=PATIENCE_S)
         second = pool.submit(gathering.ask, 2)
         # It is made while the first hangs.
-        assert service.begun.acquire(timeout=_PATIENCE_S)
+        assert service.begun.acquire(timeout=PATIENCE_S)
         service.go_on.release(2)
-        assert second.result(_PATIENCE_S) == 20
-        assert hanging.result(_PATIENCE_S) == 10
+        assert second.result(PATIENCE_S) == 20
+        assert hanging.result(PATIENCE_S) == 10
     assert service.calls == [[1], [2]]
 
 
@@ -122,7 +121,7 @@ def test_a_call_that_lingers_takes_what_comes_meanwhile_and_ends_the_wait_when_i
     gathering: CallBatcher[int, int] = CallBatcher(service, most=3, linger_s=1000)
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(gathering.ask, item) for item in (1, 2, 3)]
-        assert sorted(each.result(_PATIENCE_S) for each in asked) == [10, 20, 30]
+        assert sorted(each.result(PATIENCE_S) for each in asked) == [10, 20, 30]
     assert [sorted(call) for call in service.calls] == [[1, 2, 3]]
     alone: CallBatcher[int, int] = CallBatcher(service, most=3, linger_s=0.001)
     assert alone.ask(4) == 40

@@ -13,6 +13,7 @@ from leasehold.auth.console import MAX_SESSION_MS
 from leasehold.domain.admin import CountMessages
 from leasehold.domain.command import AnyCommand
 from leasehold.http.console import live
+from tests.patience import PATIENCE_S
 from tests.unit.http.console.support import ACCOUNT, INSPECTOR_KEY, QUEUE, SESSION, Console
 
 OVERVIEW = "/console/api/overview"
@@ -34,7 +35,7 @@ class Stream:
 
     def raw(self) -> bytes:
         """Return the next part."""
-        return self.console.runner.run(asyncio.wait_for(anext(self.parts), 10))
+        return self.console.runner.run(asyncio.wait_for(anext(self.parts), PATIENCE_S))
 
     def next(self) -> tuple[str, Any]:
         """Return name and content of the next event."""

@@ -17,6 +17,7 @@ from leasehold.http.console.history import History
 from leasehold.http.console.oidc import Issuer, OidcSignIn, challenge_of
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.workers import Workers
+from tests.patience import PATIENCE_S
 from tests.unit.http.console.support import (
     ACCOUNT,
     KEY,
@@ -120,7 +121,7 @@ class World:
             # Answers have two fields of one name here.
             return await self.console.asked("GET", path, headers=fields)
 
-        return self.console.runner.run(asyncio.wait_for(asked(), 10))
+        return self.console.runner.run(asyncio.wait_for(asked(), PATIENCE_S))
 
 
 @pytest.fixture

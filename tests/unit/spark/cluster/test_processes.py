@@ -17,6 +17,7 @@ from leasehold.spark.cluster import (
     signal_all,
     with_descendants,
 )
+from tests.patience import PATIENCE_S
 
 BACKEND = (
     "java -cp x org.apache.spark.executor.CoarseGrainedExecutorBackend --driver-url spark://d "
@@ -64,7 +65,7 @@ def test_signals_reach_those_that_are_there() -> None:
     gone.wait()
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as there:
         signal_all([gone.pid, there.pid], signal.SIGKILL)
-        assert there.wait(30) == -signal.SIGKILL
+        assert there.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_ports_are_free() -> None:

@@ -14,6 +14,7 @@ import pytest
 from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage, Given, read_result
 from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.stages.declared import StageMessage
+from tests.patience import PATIENCE_S
 
 
 class Fake:
@@ -151,15 +152,15 @@ def test_messages_that_come_together_are_one_batch() -> None:
     def run(table: pa.Table) -> None:
         sizes.append(table.num_rows)
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
 
     stage = BatchStage(run, "arrow", 100)
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(stage, fake(0), 0)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         rest = [pool.submit(stage, fake(number), number) for number in range(1, 6)]
         while len(stage._gathering._waiting) < 5:
             threading.Event().wait(0.001)
         go_on.set()
-        assert [each.result(10) for each in (first, *rest)] == [0, 1, 2, 3, 4, 5]
+        assert [each.result(PATIENCE_S) for each in (first, *rest)] == [0, 1, 2, 3, 4, 5]
     assert sizes == [1, 5]

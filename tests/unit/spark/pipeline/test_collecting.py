@@ -23,6 +23,7 @@ from leasehold.spark.pipeline.channel import (
 )
 from leasehold.spark.pipeline.report import Figures, Spool, Who
 from leasehold.worker.timing import SystemTime
+from tests.patience import PATIENCE_S
 from tests.unit.spark.pipeline.support import row, who
 
 _TIME = SystemTime()
@@ -155,10 +156,10 @@ def test_a_wish_to_stop_reaches_those_who_are_there_and_those_who_come() -> None
         early.start()
         wait_until(lambda: driver.progress(now_ms=0, backlog=None).tasks == 1)
         driver.stop(7.0)
-        assert heard["early"].wait(10)
+        assert heard["early"].wait(PATIENCE_S)
         late = link_to(driver.address, who("late"), hear("late"))
         late.start()
-        assert heard["late"].wait(10)
+        assert heard["late"].wait(PATIENCE_S)
         early.close()
         late.close()
     assert grace[0] == 7.0

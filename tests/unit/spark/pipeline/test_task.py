@@ -18,6 +18,7 @@ from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Poison
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
+from tests.patience import PATIENCE_S
 from tests.unit.spark.pipeline.support import who
 
 
@@ -163,10 +164,10 @@ def stopped(task: Task, begun: threading.Event, wish: Answer, then: Callable[[],
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(task.run()))
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE_S)
     task._heard(wish)
     then()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     return found[0]
 
 
@@ -204,7 +205,7 @@ def test_a_wish_to_stop_lets_messages_in_work_finish(
 
     def scan(message: Any, state: Any) -> Any:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         return state
 
     pipeline = Pipeline("films").stage("scan", scan)
@@ -232,7 +233,7 @@ def test_without_grace_messages_in_work_are_given_back_with_their_progress(
 
     def encode(message: Any, state: Any) -> Any:
         begun.set()
-        while not message.cancel_token.wait(20):
+        while not message.cancel_token.wait(PATIENCE_S):
             raise AssertionError("it was not stopped")
         message.check()
 
@@ -275,7 +276,7 @@ def test_a_task_that_is_to_leave_hands_over_at_the_next_checkpoint(
 
     def encode(message: Any, state: Any) -> Any:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE_S)
         message.checkpoint({"frame": 7})
         return state
 
@@ -284,11 +285,11 @@ def test_a_task_that_is_to_leave_hands_over_at_the_next_checkpoint(
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(task.run()))
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     task.leave()
     wait_until(lambda: task._recorder._hands_over)
     go_on.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     (row,) = [row for row in results[0].rows if row.outcome == "interrupted"]
     assert row.reason == HANDED_OVER

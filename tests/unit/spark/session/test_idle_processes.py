@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.spark.session import LOCAL
+from tests.patience import PATIENCE_S
 
 SECRET = b"secret"
 ON_UNIX_SOCKETS = LOCAL["spark.python.unix.domain.socket.enabled"]
@@ -47,13 +48,13 @@ def said_when_let_go(folder: Path, on_unix_sockets: str) -> str:
                 connection.sendall(struct.pack("!i", len(SECRET)) + SECRET)
                 assert answers.read(6)[4:] == b"ok"
         wait_for_end(pid)
-        _, said = parent.communicate(timeout=120)
+        _, said = parent.communicate(timeout=PATIENCE_S)
     return said.decode()
 
 
 def wait_for_end(pid: int) -> None:
     """Return when a process has ended, whose parent is another one."""
-    last = time.monotonic() + 120
+    last = time.monotonic() + PATIENCE_S
     while time.monotonic() < last:
         try:
             os.kill(pid, 0)

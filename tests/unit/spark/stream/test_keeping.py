@@ -15,6 +15,7 @@ from leasehold.client.errors import Problem, problem_error
 from leasehold.client.models import ClaimInfo
 from leasehold.spark.stream.consumer import Ahead
 from leasehold.spark.stream.keeper import Keeper, end_on_sigterm
+from tests.patience import PATIENCE_S
 
 
 class Server:
@@ -118,7 +119,7 @@ def test_the_thread_extends() -> None:
     keeper = keeper_of(server, lease_s=0.03)
     keeper.hold(1)
     keeper.start()
-    assert server.called.wait(10)
+    assert server.called.wait(PATIENCE_S)
     keeper.end(10)
     count = len(server.extended)
     assert keeper._thread is not None
@@ -134,7 +135,7 @@ def test_an_orphan_lets_go() -> None:
     keeper = Keeper(server.extend, 0.03, orphaned.set, lambda: next(parents))
     keeper.hold(1)
     keeper.start()
-    assert orphaned.wait(10)
+    assert orphaned.wait(PATIENCE_S)
     keeper.end(10)
     assert server.extended == [1]
 
@@ -157,7 +158,7 @@ def test_sigterm_ends_a_process_in_order() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert (done.stdout, done.returncode) == ("stopped\n", 128 + signal.SIGTERM)
@@ -202,7 +203,7 @@ def test_leaving_does_not_wait_for_ever() -> None:
     go_on = threading.Event()
 
     def slow(number: int) -> ClaimInfo:
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         return ClaimInfo(number=number, state="open", size=1)
 
     ahead = Ahead(slow)

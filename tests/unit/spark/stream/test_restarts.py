@@ -13,6 +13,7 @@ from leasehold.client.models import ClaimInfo
 from leasehold.spark.options import NewCheckpoint, StreamTaken
 from leasehold.spark.stream import consumer
 from leasehold.testing import InProcessServer
+from tests.patience import PATIENCE_S
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
 
 # --- a checkpoint that is not there ---------------------------------------------------------------
@@ -157,13 +158,13 @@ def test_a_stop_gives_back_what_is_being_opened_ahead(
         found = open_claim(number, *args, **members)
         if number == 2:
             opened.set()
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE_S)
         return found
 
     driver._opener._call = slow  # type: ignore[method-assign]
     end = query.trigger(query.begin())
     query.bodies({"claim": 0}, end)
-    assert opened.wait(30)
+    assert opened.wait(PATIENCE_S)
     query.reader.stop()
     go_on.set()
     assert claims_of(queue.stream("totals")) == [(1, "parked")]

@@ -26,6 +26,7 @@ from leasehold.worker.adapters.protocol import (
     Saved,
     Unreachable,
 )
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def started(work: Callable[[], object]) -> threading.Thread:
 
 
 def joined(thread: threading.Thread) -> None:
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 

@@ -36,6 +36,7 @@ from leasehold.worker.adapters.protocol import (
     Unreachable,
 )
 from tests.contract.queues.mns_player import MnsPlayer
+from tests.patience import PATIENCE_S
 from tests.traces import recorded
 
 
@@ -271,7 +272,7 @@ def test_two_calls_at_once_do_not_share_one(queue: MnsQueue, player: MnsPlayer) 
     (renewed,) = queue.renew([delivery.lease], 30)
     assert isinstance(renewed, Renewed)
     player.queues["orders"].close()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 

@@ -11,6 +11,7 @@ import pytest
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters import BodyTooLarge, LeaseGone, Outgoing, QueueError, Saved
 from leasehold.worker.adapters.native import NativeQueue
+from tests.patience import PATIENCE_S
 
 _LEASE_S = 30
 
@@ -38,12 +39,12 @@ def test_each_message_keeps_its_own_progress_and_one_refusal_costs_no_other() ->
 
         with ThreadPoolExecutor(8) as pool:
             first = pool.submit(save, 0)
-            calls.begun.wait(10)
+            calls.begun.wait(PATIENCE_S)
             rest = [pool.submit(save, number) for number in range(1, 8)]
             while len(queue._saver._together._waiting) < 7:
                 threading.Event().wait(0.001)
             calls.go_on.set()
-            results = [first.result(10), *(each.result(10) for each in rest)]
+            results = [first.result(PATIENCE_S), *(each.result(PATIENCE_S) for each in rest)]
         assert isinstance(results[2], BodyTooLarge)
         assert isinstance(results[5], LeaseGone)
         assert calls.sizes == [1, 7]
@@ -88,7 +89,7 @@ def _count(handle: Any) -> _Calls:
     def renew_each(renewals: Any, **settings: Any) -> Any:
         calls.sizes.append(len(renewals))
         calls.begun.set()
-        assert calls.go_on.wait(10)
+        assert calls.go_on.wait(PATIENCE_S)
         return real(renewals, **settings)
 
     handle.renew_each = renew_each

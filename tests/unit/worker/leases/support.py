@@ -11,6 +11,7 @@ from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters.protocol import Delivery, Lease, Outgoing, QueueError, Renewed
 from leasehold.worker.leases import Held, LeaseHooks, LeaseManager, LeaseSettings, Loss
+from tests.patience import PATIENCE_S
 
 START_S = 1000.0
 THIRTY = LeaseSettings(
@@ -177,7 +178,7 @@ class Aside:
 
     def result(self) -> Any:
         """Wait for its end; return what it returned, or raise what it raised."""
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert self._result, "it does not end"
         if isinstance(self._result[0], Exception):
             raise self._result[0]

@@ -18,6 +18,7 @@ from leasehold.worker.leases import (
     RenewerStopped,
     UnsafeSettings,
 )
+from tests.patience import PATIENCE_S
 from tests.unit.worker.leases.support import ONE_BY_ONE, START_S, THIRTY, Bench, Queue
 
 
@@ -363,6 +364,6 @@ def test_short_leases_of_a_machine_that_runs() -> None:
     queue.put([Outgoing(body="x")])
     (delivery,) = queue.receive(1, visibility_timeout_s=1)
     held = manager.keep(queue, delivery, asked_at_s=manager._time.monotonic_s())
-    assert renewed.wait(10)
+    assert renewed.wait(PATIENCE_S)
     manager.close()
     assert held.renewals == 1

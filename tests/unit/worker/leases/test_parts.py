@@ -17,6 +17,7 @@ from leasehold.worker.adapters.protocol import Delivery
 from leasehold.worker.leases import AlreadySettled, Held, LeaseLost, base
 from leasehold.worker.leases.base import DoneMemory
 from leasehold.worker.leases.manager import Wheel
+from tests.patience import PATIENCE_S
 from tests.unit.worker.leases.support import ONE_BY_ONE, THIRTY, Bench, Queue
 
 NOBODY: Any = None
@@ -168,7 +169,7 @@ def test_not_even_one_thread(
     held = bench.keep_one()
     monkeypatch.setattr(threading, "Thread", _no_thread)
     bench.time.jump(15)
-    bench.manager._timer.join(10)
+    bench.manager._timer.join(PATIENCE_S)
     assert str(bench.manager.failure) == "can't start new thread"
     with pytest.raises(LeaseLost):
         held.check()

@@ -11,6 +11,7 @@ import pytest
 from leasehold.testing import ManualTime
 from leasehold.worker.adapters.protocol import Outgoing
 from leasehold.worker.leases import HeldState, LeaseLost, LeaseManager, RenewerStopped
+from tests.patience import PATIENCE_S
 from tests.unit.worker.leases.support import START_S, THIRTY, Bench, Queue, Told
 
 
@@ -40,7 +41,7 @@ def test_the_timer_dies(error: BaseException, caplog: pytest.LogCaptureFixture) 
         held.on_loss(lambda loss: lost.append(loss.kind))
     time.broken = error
     time.jump(15)
-    manager._timer.join(10)
+    manager._timer.join(PATIENCE_S)
     assert manager.failure is error
     assert told.ends == [error]
     assert lost == ["renewer"] * 3

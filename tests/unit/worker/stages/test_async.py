@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.worker.adapters import Unreachable
 from leasehold.worker.stages import Done, Goto, StageMessage, Stages
+from tests.patience import PATIENCE_S
 from tests.unit.worker.stages.support import Bench, Diary
 
 
@@ -140,7 +141,7 @@ def test_a_cancelled_task_waits_for_its_thread() -> None:
     @pipeline.stage("a")
     def a(message: StageMessage, state: Any) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         raise OSError
 
     async def main() -> None:

@@ -15,6 +15,7 @@ from leasehold.worker.adapters import Saved, Unreachable
 from leasehold.worker.errors import GiveBack, LeaseLost
 from leasehold.worker.stages import StageMessage, Stages
 from leasehold.worker.stages.run import ENOUGH, Durations
+from tests.patience import PATIENCE_S
 from tests.unit.worker.stages.support import Bench, Diary, Died
 
 WITHIN_S = 0.1
@@ -186,7 +187,7 @@ def test_a_cancelled_task_is_saved(pipeline: Stages, act: Act) -> None:
 
         def wait(_: StageMessage) -> None:
             loop.call_soon_threadsafe(begun.set)
-            ended.wait(20)
+            ended.wait(PATIENCE_S)
 
         act.does["c"] = wait
         task = asyncio.ensure_future(pipeline.acall(message))

@@ -21,6 +21,7 @@ from leasehold.worker.payloads import ClaimCheck, ClaimCheckCodec, ClaimChecked,
 from leasehold.worker.retry_policy import RetryRule
 from leasehold.worker.stages import KeepsProgress, MemoryProgress, StageMessage, Stages
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.unit.worker.stages import portable
 
 
@@ -168,7 +169,7 @@ def test_an_asynchronous_stage_is_stopped_with_its_message() -> None:
 
     worker = Worker(pipeline, queue, concurrency=1, wait_s=0)
     with worker:
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         queue.cancel("jobs-1", "wrong clip")
         assert worker._threads is not None
         worker._threads._watch.look()
@@ -250,17 +251,17 @@ def test_a_pipeline_of_two_workers_goes_on_being_watched() -> None:
     def wait(message: StageMessage, state: Any) -> None:
         if message.text == "long":
             begun.set()
-            assert goes_on.wait(20)
+            assert goes_on.wait(PATIENCE_S)
 
     pipeline, first, second = limited(wait), MemoryQueue("first"), MemoryQueue("second")
     first.put([Outgoing(body="long")])
     second.put([Outgoing(body="short")])
     with Worker(pipeline, first, wait_s=0):
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         run(pipeline, second)
         (watcher,) = watchers()
         goes_on.set()
-    watcher.join(20)
+    watcher.join(PATIENCE_S)
     assert watchers() == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.worker.worker.support import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from typing import Any
 from leasehold.worker.errors import Poison
 from leasehold.worker.message import Message
 from leasehold.worker.timing import SystemTime
+from tests.patience import PATIENCE_S
 
 
 def note(message: Message) -> None:
@@ -77,7 +78,7 @@ def wait(message: Message) -> None:
     """Wait until the token is set, and say why."""
     path = Path(message.text)
     path.with_suffix(".begun").touch()
-    if message.cancel_token.wait(20):
+    if message.cancel_token.wait(PATIENCE_S):
         path.write_text(str(message.cancel_reason))
     message.check()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MemoryQueue
@@ -15,8 +15,7 @@ from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
 from leasehold.worker.timing import SystemTime, Time
 from leasehold.worker.worker import Worker
-
-PATIENCE_S: Final = 20.0
+from tests.patience import PATIENCE_S
 
 
 def filled(*bodies: str, name: str = "orders", **options: Any) -> MemoryQueue:

@@ -16,7 +16,8 @@ from leasehold.worker.options import Runner
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
-from tests.unit.worker.worker.support import PATIENCE_S, Heard, filled, handle_all, left, running
+from tests.patience import PATIENCE_S
+from tests.unit.worker.worker.support import Heard, filled, handle_all, left, running
 
 
 def test_tasks_run_together_in_one_thread() -> None:

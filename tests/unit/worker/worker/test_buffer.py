@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.worker.buffer import Buffer, Pace, prefetch_limit
 from leasehold.worker.timing import SystemTime
-from tests.unit.worker.worker.support import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.worker.buffer import ConcurrencyLimiter
 from leasehold.worker.timing import SystemTime
-from tests.unit.worker.worker.support import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 
 def limiter_of(*weights: float, concurrency: int = 4, prefetch: int = 0) -> ConcurrencyLimiter:

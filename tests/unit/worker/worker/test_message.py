@@ -12,6 +12,7 @@ from leasehold.testing.memory_queue import MemorySession
 from leasehold.worker.adapters import Delivery, Saved
 from leasehold.worker.errors import Cancelled, LeaseLost, Poison
 from leasehold.worker.message import CancelToken, Message
+from tests.patience import PATIENCE_S
 
 
 class Holding:
@@ -149,7 +150,7 @@ def test_token_keeps_the_first_reason() -> None:
 def test_token_wakes_all_who_wait() -> None:
     """Threads that wait for the token go on when it is set."""
     token, woken = CancelToken(), []
-    threads = [threading.Thread(target=lambda: woken.append(token.wait(20))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: woken.append(token.wait(PATIENCE_S))) for _ in "123"]
     for thread in threads:
         thread.start()
     assert not token.wait(0)

@@ -19,9 +19,9 @@ from leasehold.worker.executors.processes import KILL_AFTER_S, ProcessRunner
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.unit.worker.worker import handlers_of_tests as handlers
 from tests.unit.worker.worker.support import (
-    PATIENCE_S,
     Heard,
     filled,
     handle_all,

@@ -24,8 +24,8 @@ from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.threads import CANCEL_S
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.unit.worker.worker.support import (
-    PATIENCE_S,
     Heard,
     Held,
     attempts_of,
