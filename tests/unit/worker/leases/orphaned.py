@@ -16,13 +16,15 @@ from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.leases.process import ProcessLeaseManager
 from tests.unit.worker.leases.file_queue import FileQueue
 
+LEASE_S = 1
+
 
 def main() -> None:
     """Keep some leases until somebody puts an end to it."""
-    manager = ProcessLeaseManager(LeaseSettings.of(1))
+    manager = ProcessLeaseManager(LeaseSettings.of(LEASE_S))
     queue = FileQueue(Path(sys.argv[1]))
     asked_at_s = time.monotonic()
-    for delivery in queue.receive(3, 1):
+    for delivery in queue.receive(3, LEASE_S):
         manager.keep(queue, delivery, asked_at_s=asked_at_s)  # type: ignore[arg-type]
     child = os.fork() if sys.argv[2] == "fork" else 0
     if sys.argv[2] == "fork" and not child:

@@ -23,10 +23,12 @@ from leasehold.worker.leases.process import ProcessLeaseManager
 from leasehold.worker.message import Message
 from leasehold.worker.timing import ScaledTime
 from leasehold.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.unit.worker.worker import handlers_of_tests as handlers
-from tests.unit.worker.worker.support import PATIENCE_S, Heard, Held, running
+from tests.unit.worker.worker.support import Heard, Held, running
 
-LEASE_S = 2
+LEASE_S = 6
+"""A machine that is busy gets to a renewal within half of it."""
 LOOK_S = 0.02
 
 
@@ -57,6 +59,7 @@ def renewers() -> list[psutil.Process]:
     return [each for each in every if any("_renewer" in word for word in each.cmdline())]
 
 
+@pytest.mark.long
 def test_another_process_keeps_the_lease(server: InProcessServer, client: Client) -> None:
     """It renews while the handler works, and the message is completed with what it was told."""
     message_id = client.queue("orders").put("a").id
@@ -81,6 +84,7 @@ def test_another_process_keeps_the_lease(server: InProcessServer, client: Client
     queue.close()
 
 
+@pytest.mark.long
 def test_progress_is_saved_between_renewals(server: InProcessServer, client: Client) -> None:
     """A handler that saves takes turns with the process that renews, and no receipt gets lost."""
     client.queue("orders").put("a")
@@ -144,6 +148,7 @@ def test_time_that_is_moved_by_hand_is_refused(server: InProcessServer) -> None:
     queue.close()
 
 
+@pytest.mark.long
 def test_handlers_and_renewals_in_processes(server: InProcessServer, client: Client) -> None:
     """Both at once: one process for each handler, and one that renews."""
     client.queue("orders").put("a")
