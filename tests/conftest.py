@@ -1,28 +1,26 @@
-"""The order of the tests, and their logs: what is dear begins first."""
+"""The tiers of the tests, their logs, and the collection of garbage."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import importlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import hypothesis
 import pytest
 import structlog
 
 import leasehold
+from tests.by_file import ByFile, Total
+from tests.durations import Stopwatch, announcement, function_id, moved_tests, tier_of
 
-ROOT: Final = Path(__file__).parent
-SPARK: Final = ROOT / "spark"
-"""These share one session of Spark in a process; its Java costs more than most of them."""
-DEAR: Final = tuple(
-    ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "console", "e2e")
-)
-"""These start processes, and wait for them."""
+# Tests are rewritten before they run, and processes by the thousand import the same modules: that
+# is kept, also where the environment says that Python shall keep nothing.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 _file: Path | None = None
 """Whose tests run."""
 
@@ -33,24 +31,31 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have all events on stderr, those of servers too that tests of another kind have left open.
 
     On stdout they would be among what commands print. Tracebacks are plain: those with all local
     variables, which structlog writes where rich is installed, take half a second each.
     """
-    importlib.import_module("leasehold.testing.server")  # notes first how logs are as they come
     *processors, _ = structlog.get_config()["processors"]
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*processors, renderer],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+    if ByFile.suits(config):
+        config.pluginmanager.register(ByFile(config))
+    elif config.getoption("numprocesses", default=None):
+        config.pluginmanager.register(Total(config))
+    tier = tier_of(config)
+    is_full = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if tier is not None and is_full and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch(tier))
 
 
-def pytest_report_header() -> str:
-    """Say what is tested: `make setup` compiles, and edited sources run as they are."""
-    return f"hot path: {leasehold.form()}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say how long it takes, and what is tested: edited sources run as they are, not compiled."""
+    return [line for line in (announcement(config), f"hot path: {leasehold.form()}") if line]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,20 +71,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark in the first of two processes, with all else that is dear in the second.
-
-    pytest-xdist gives each process a stretch of the list; one that has done its own takes from the
-    end of another's.
-    """
-    spark = [item for item in items if _is_of_spark(item.path)]
-    others = [item for item in items if not _is_of_spark(item.path)]
-    dear = [item for item in others if _price(item.path) is not None]
-    dear.sort(key=lambda item: _price(item.path) or 0)
-    cheap = [item for item in others if _price(item.path) is None]
-    before = max(0, len(items) // 2 - len(spark))
-    items[:] = [*spark, *cheap[:before], *dear, *cheap[before:]]
+    """Mark what took long when it was recorded, before pytest chooses by marks."""
+    moved = moved_tests()
+    for item in items:
+        if function_id(item.nodeid) in moved:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -94,17 +92,3 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _file = item.path
         gc.collect()
         gc.freeze()
-
-
-@functools.cache
-def _is_of_spark(path: Path) -> bool:
-    return path.is_relative_to(SPARK)
-
-
-@functools.cache
-def _price(path: Path) -> int | None:
-    """Return at which place of those that are dear a file is, if it is one of them."""
-    for number, place in enumerate(DEAR):
-        if path.is_relative_to(place):
-            return number
-    return None

@@ -19,8 +19,10 @@ from leasehold.engine.faults import Faults
 from leasehold.server.settings import SettingsError
 from leasehold.server.startup import StartFailed
 from leasehold.testing import AsyncInProcessServer, InProcessServer
+from leasehold.testing import server as testing_server
 from leasehold.testing.server import ServerClock
 from leasehold.testing.time import START_MS
+from tests.patience import PATIENCE_S
 
 pytest_plugins = "pytester"
 
@@ -83,7 +85,7 @@ def test_a_wait_ends_by_the_virtual_clock(server: InProcessServer) -> None:
             server.advance(9.999)
             assert not waiting.done()
             server.advance(10.001)
-            assert [message.body for message in waiting.result(30)] == bodies
+            assert [message.body for message in waiting.result(PATIENCE_S)] == bodies
 
 
 def test_time_does_not_go_back_or_too_far(server: InProcessServer) -> None:
@@ -275,7 +277,7 @@ def test_leaving_ends_what_waits() -> None:
             client.queue("orders").create()
             waiting = pool.submit(client.queue("orders").receive, wait_s=60)
             server.until_waiting()
-        assert waiting.result(30) == []
+        assert waiting.result(PATIENCE_S) == []
         with InProcessServer() as server:
             server.faults.delay_answers(60)
             slow = pool.submit(server.client(retries=ONCE).queue("orders").create)
@@ -288,7 +290,7 @@ def _until_a_request_is_there(server: InProcessServer) -> None:
         while not server._running.server.state.tasks:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
 
-    server._await(look()).result(30)
+    server._await(look()).result(PATIENCE_S)
 
 
 def test_settings_are_those_of_the_server() -> None:
@@ -379,10 +381,12 @@ def test_what_the_package_exports() -> None:
 
 
 @pytest.fixture
-def _logs_as_they_come() -> Iterator[None]:
+def _logs_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have a test begin as a process does that has said nothing about logs."""
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.reset_defaults()
+    # Tests configure logs before the module is loaded.
+    monkeypatch.setattr(testing_server, "_first", testing_server._settings())
     yield
     structlog.reset_defaults()
     if before is not None:
