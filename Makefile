@@ -62,13 +62,18 @@ serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
 
 test: $(TEST_READY) ## Run the tests, but for those of `make test-long` and `make test-slow`
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2
 
-test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
-	$(BIN)/pytest -n 3 --dist worksteal -m long
+test-long: $(READY) ## Run the tests that take more than about half a second each
+	$(BIN)/pytest -n 3 -m long
+
+test-all: test test-long ## Run the tests of both, as CI does
+
+test-tiers: $(TEST_READY) ## Count the tests of `make test`, `make test-long` and `make test-slow`
+	$(BIN)/python tools/test_tiers.py
 
 test-pure: $(TEST_READY) ## Run the tests on pure Python, or some: make test-pure TESTS=tests/contract
-	COMPILED_LEASEHOLD=0 $(BIN)/pytest -n 2 --dist worksteal $(TESTS)
+	COMPILED_LEASEHOLD=0 $(BIN)/pytest -n 2 $(TESTS)
 
 test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-pyspark PYSPARK=4.1.4
 	$(BIN)/python tools/try_pyspark.py $(PYSPARK)
@@ -169,4 +174,4 @@ release: $(READY) ## Make the files of a release in dist/, and try each (needs r
 clean: ## Remove what was made here
 	rm -rf $(VENV) $(DEMO_VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare image-bare release wheels clean
+.PHONY: help setup demo spark-cluster serve test test-all test-long test-tiers test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean image-bare release wheels
