@@ -172,7 +172,8 @@ NAMES: Final = [
     ),
     Typed(
         "worker run json:dumps --queue ordres",
-        "Error: There is no queue `ordres` ... Create it: leasehold queue create ordres",
+        "Error: There is no queue `ordres` (leasehold at http...). Near: `orders`. "
+        "Create it: leasehold queue create ordres",
         1,
     ),
     Typed(

@@ -176,12 +176,12 @@ def tail(session: Session, after: int | None, last: int, follow: bool, **given: 
     if after is None:
         # What happens from now on is not among the last: it comes with the pages after them.
         after = client.event_page(0, limit=1).last_seq or 0
-        for each in _last_of(client, after, last, is_meant):
-            tape.show(each)
+        for event in _last_of(client, after, last, is_meant):
+            tape.show(event)
     while True:
         page = client.event_page(after, limit=_PAGE)
-        for each in filter(is_meant, page.events):
-            tape.show(each)
+        for event in filter(is_meant, page.events):
+            tape.show(event)
         after = page.next_after
         if page.finished:
             if not follow:
@@ -332,9 +332,9 @@ def _last_of(
     span = many
     while many:
         start = max(0, newest - span)
-        found = [each for each in _between(client, start, newest) if is_meant(each)]
-        if len(found) >= many or not start:
-            return found[-many:]
+        shown = [event for event in _between(client, start, newest) if is_meant(event)]
+        if len(shown) >= many or not start:
+            return shown[-many:]
         # Batches of other accounts, and numbers left out, are in between.
         span *= _WIDER
     return []

@@ -149,7 +149,7 @@ COMMANDS_BY_WORD: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "events": _by_word(_OF_EVENTS),
     "worker": _by_word(_OF_WORKER),
 }
-"""By group, and the word that users type there: the commands they mean. Several are told apart by
+"""By group and typed word: the commands that are meant. Several are distinguished by
 what stands behind the colon. No word leads to a command that does more than the word says."""
 
 _OPTIONS_BY_WORD: Final[Mapping[str, tuple[str, ...]]] = _by_word(
@@ -303,12 +303,12 @@ def _line(command: str, rest: Sequence[str], root: click.Group) -> str:
     """Return a whole command line; with the names of its arguments if there are no others."""
     if rest:
         return f"{PROGRAM} {command} {quoted(rest)}"
-    found: click.Command = root
+    target: click.Command = root
     for word in command.split():
-        if not isinstance(found, click.Group) or word.startswith("-"):
+        if not isinstance(target, click.Group) or word.startswith("-"):
             break
-        found = found.commands[word]
-    return " ".join([PROGRAM, command, *_arguments(found)])
+        target = target.commands[word]
+    return " ".join([PROGRAM, command, *_arguments(target)])
 
 
 def _arguments(command: click.Command) -> Iterator[str]:
@@ -453,7 +453,7 @@ def _bad_parameter(
         example = 1 if example is None or getattr(kind, "min_open", False) else example
         return f"{name} is {value!r}; it must be {_range_of(kind)}. Type: {name} {example:.15g}"
     if isinstance(kind, click.Choice):
-        return _bad_choice(name, value, [str(each) for each in kind.choices])
+        return _bad_choice(name, value, [str(choice) for choice in kind.choices])
     if isinstance(kind, click.Path | click.File):
         return f"{name}: {error.message} Type the path of a file that can be used."
     return f"{name}: {error.message}"

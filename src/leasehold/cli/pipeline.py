@@ -224,7 +224,7 @@ def run(options: PipelineOptions, given: Mapping[str, Any]) -> int:
             return _tell(screen, options, report, was_hurried=made.was_hurried)
     except QueueMissing:
         name = settings.spec(None).queue
-        text = f"there is no queue {name}. Create it with leasehold queue create {name}."
+        text = f"There is no queue `{name}`. Create it: leasehold queue create {name}"
         return refuse(screen, text, ExitCode.REFUSED, "queue-missing")
     except Unreachable as error:
         return refuse(screen, str(error), ExitCode.NO_CONNECTION, "no-connection")

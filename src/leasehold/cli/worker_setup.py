@@ -267,11 +267,11 @@ class Preparation:
         name = clean(queue.client.name)
         try:
             depth = queue.client.depth()
-        except QueueMissing:
-            remedy = ""
+        except QueueMissing as error:
+            near = _NEAR.search(str(error))
+            text = f"There is no queue `{name}` ({queue.where}).{near[0] if near else ''}"
             if queue.where.startswith("leasehold"):
-                remedy = f" Create it: leasehold queue create {name}"
-            text = f"There is no queue `{name}` ({queue.where}).{remedy}"
+                text += f" Create it: leasehold queue create {name}"
             raise Refused([text], ExitCode.REFUSED) from None
         except Unreachable as error:
             text = f"no answer from the queue {name} ({queue.where}): {clean(str(error))}"
@@ -334,6 +334,8 @@ def _messages(total: int | None) -> str:
 # The queues of a worker, from what stands on the command line.
 
 
+_NEAR: Final = re.compile(r" Near: `[^.]*\.")
+"""What a Leasehold server says of queues with similar names."""
 _WEIGHT: Final = re.compile(r"(.+)=(\d+(?:\.\d+)?)")
 _OPTION: Final = re.compile(r".*[?&][a-z_]+")
 """An address up to the value of one of its options."""

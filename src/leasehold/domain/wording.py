@@ -64,7 +64,7 @@ def near_names(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three of *names* that differ little from *name*, the nearest first."""
     from difflib import get_close_matches  # noqa: PLC0415 - only what is missing needs it
 
-    by_plain = {each.lower(): each for each in names}
+    by_plain = {other.lower(): other for other in names}
     near = get_close_matches(name.lower(), by_plain, n=3, cutoff=_NEAR)
     return [by_plain[plain] for plain in near]
 

@@ -515,9 +515,12 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
     def _fault_of(self, call: _CallT, error: LeaseholdError | AuthError) -> _FaultT:
         """Return what the dialect calls an error."""
 
-    async def _specified(self, call: _CallT, error: Exception) -> Exception:
+    async def _specified(
+        self,
+        call: _CallT,  # noqa: ARG002 - dialects need it; mypyc deletes no argument of a coroutine
+        error: Exception,
+    ) -> Exception:
         """Return an error that says more about the call, or the same. Raises nothing."""
-        del call
         return error
 
     def _internal_error(self) -> _FaultT:

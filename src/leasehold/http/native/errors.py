@@ -82,7 +82,7 @@ def missing_queue(account: str, name: str, near: Sequence[str]) -> Problem:
     """
     detail = f"There is no queue `{shown(name)}` in account `{account}`."
     if near:
-        detail += f" Near: {', '.join(f'`{each}`' for each in near)}."
+        detail += f" Near: {', '.join(f'`{queue}`' for queue in near)}."
     path = f"/v1/accounts/{account}/queues/{quote(shown(name), safe='')}"
     return problem("queue-not-found", detail, value=shown(name), remedy=f"Create it: PUT {path}.")
 
