@@ -10,8 +10,6 @@ from typing import Any, Final
 import psycopg
 import pytest
 from kombu import Connection
-from pgmq import PGMQueue
-from pgmq.install import get_embedded_install_sql
 
 from leasehold.client import Client, NewMessage, QueueHandle
 from leasehold.testing import InProcessServer
@@ -85,6 +83,11 @@ def test_items_of_a_redis_list(queue: QueueHandle) -> None:
     assert bodies(queue) == items
 
 
+def pgmq_script() -> Any:
+    """Return the script that makes pgmq's functions, which its client brings."""
+    return pytest.importorskip("pgmq.install").get_embedded_install_sql()
+
+
 @pytest.fixture
 def database() -> Iterator[psycopg.Connection[Any]]:
     """A database with pgmq's functions, which is dropped afterwards."""
@@ -93,7 +96,7 @@ def database() -> Iterator[psycopg.Connection[Any]]:
         housekeeping.execute("CREATE DATABASE moving")
         try:
             with psycopg.connect(url.replace("/postgres?", "/moving?")) as connection:
-                connection.execute(get_embedded_install_sql())
+                connection.execute(pgmq_script())
                 connection.commit()
                 yield connection
         finally:
@@ -125,7 +128,7 @@ def test_messages_of_pgmq(queue: QueueHandle, database: psycopg.Connection[Any])
 def test_calls_of_pgmq_are_named_as_its_client_names_them() -> None:
     """The left column of the table exists."""
     page = (DOCS / "howto" / "from-pgmq.md").read_text(encoding="utf-8")
-    functions = get_embedded_install_sql()
+    functions = pgmq_script()
     for name in (
         *("create", "create_partitioned", "create_unlogged", "drop_queue", "purge_queue", "send"),
         *("send_batch", "read", "read_with_poll", "pop", "set_vt", "delete", "archive", "metrics"),
@@ -134,7 +137,7 @@ def test_calls_of_pgmq_are_named_as_its_client_names_them() -> None:
     ):
         assert f"`{name}" in page, name
         assert f"FUNCTION pgmq.{name}(" in functions or f'FUNCTION pgmq."{name}"(' in functions
-    assert hasattr(PGMQueue, "read_with_poll")
+    assert hasattr(pytest.importorskip("pgmq").PGMQueue, "read_with_poll")
 
 
 def test_messages_of_rabbitmq(queue: QueueHandle) -> None:

@@ -43,7 +43,7 @@ def test_the_groups_of_a_queue(store: str) -> None:
         assert queue.group("none").group.waiting == 0
         with pytest.raises(QueueNotFound):
             client.queue("none").groups()
-        with pytest.raises(LeaseholdClientError, match="no order"):
+        with pytest.raises(LeaseholdClientError, match="not an order"):
             queue.groups(order="size")
 
         connection = {"AZURE_STORAGE_CONNECTION_STRING": server.connection_string}

@@ -128,7 +128,7 @@ def test_what_is_seen(server: InProcessServer, client: Client, orders: QueueHand
         orders.hold_group("a", session=session)
         told = orders.explain_message(sent.id)
         assert told.code == "group-is-held"
-        assert "held by w1 since" in told.sentence
+        assert "has been held since" in told.sentence
         assert told.evidence["hold_session"] == session.id
         hold = orders.group("a").hold
         assert hold is not None

@@ -148,7 +148,7 @@ NAMES: Final = [
     ),
     Typed(
         "queue create 'my orders'",
-        "Refused: A queue cannot be called 'my orders': the name may hold ... Use ...",
+        "Refused: 'my orders' is not a valid queue name: the name may hold ... Use ...",
         1,
     ),
     Typed(

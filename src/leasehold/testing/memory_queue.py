@@ -519,7 +519,7 @@ class _Place:
     """
 
     def __init__(self, time: Time, start_ms: int) -> None:
-        self.store = MemoryStore()
+        self.store = MemoryStore(receipt_key=b"memory")  # the same receipts in each run
         self.changed = threading.Condition()
         """The lock; notified when there may be something to receive, or no queue any more."""
         self._time = time

@@ -91,7 +91,7 @@ def test_streams(shell: Shell, queue: QueueHandle) -> None:
     assert "leased in claims" in shell("queue", "counts", queue.name)
     assert shell("stream", "settle", *at, "1", "-y") == ("Settled up to 1: 2 messages completed.\n")
     assert stream.open(2, limit=1, lease_s=60) is not None
-    assert shell("stream", "delete", *at, "-y") == "Stream totals is forgotten.\n"
+    assert shell("stream", "delete", *at, "-y") == "Stream totals is deleted.\n"
     shell("stream", "show", *at, code=1)
 
 
@@ -103,12 +103,12 @@ def test_transactions(shell: Shell, client: Client, queue: QueueHandle) -> None:
     assert "staged" in shell("transaction", "show", published.name)
     assert shell("inspect", queue.name, "--state", "staged").count("staged") >= 4
     assert shell("transaction", "publish", published.name, "-y") == "2 messages are published.\n"
-    assert shell("transaction", "discard", discarded.name, "-y") == "2 messages dropped.\n"
+    assert shell("transaction", "discard", discarded.name, "-y") == "2 messages discarded.\n"
     listed = shell.lines("transaction", "list", "--limit", "1000", "--state", "published")
     assert published.name in [each["name"] for each in listed]
     shell("transaction", "show", discarded.name, code=1)
     again = shell("transaction", "discard", discarded.name, "-y")
-    assert again == "Nothing is staged there: nothing was dropped.\n"
+    assert again == "Nothing is staged under this name: nothing was discarded.\n"
 
 
 def test_events(shell: Shell, queue: QueueHandle) -> None:

@@ -115,7 +115,7 @@ def test_files_with_something_else_in_them_are_refused(
     ("arguments", "said"),
     [
         ((), "The length of work is missing"),
-        (("--work", "gamma:1"), "is none of"),
+        (("--work", "gamma:1"), "must be one of"),
         (("--work", "lognormal:20"), "needs a second number"),
         (("--work", "twenty"), "write it like"),
         ((*QUICK, "--outage", "5m-2m"), "ends before it begins"),

@@ -367,7 +367,7 @@ def test_a_pipeline_needs_a_queue_that_keeps_progress(folder: Folder) -> None:
     folder.queues["orders"] = MemoryQueue("orders", capabilities=replace(MEMORY, saves="no"))
     code, _, err = run(folder, "--queue", "orders", handler="w6_film:stages")
     assert code == 2
-    assert "queue orders: memory keeps no progress with its messages" in err
+    assert "queue orders: memory does not store progress with its messages" in err
 
 
 @pytest.mark.parametrize(

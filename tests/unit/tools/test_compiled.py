@@ -15,6 +15,8 @@ import pytest
 from tools import compiled_finder, make_compiled
 from tools.compiled_finder import CompiledFinder
 
+pytest.importorskip("mypy")  # not among what `make test` installs by itself
+
 _MODULE: Final = "leasehold.some.module"
 _OTHER: Final = "leasehold.some.other"
 _SUFFIX: Final = EXTENSION_SUFFIXES[0]

@@ -44,7 +44,7 @@ def test_stages_follow_each_other_in_the_order_in_which_they_are_said() -> None:
     ("name", "settings", "said"),
     [
         ("scan", {}, "already"),
-        ("a b", {}, "no name"),
+        ("a b", {}, "not a valid name"),
         ("next", {"batch": "table"}, "'arrow' or 'pandas'"),
         ("next", {"batch": "arrow", "rows": 0}, "1 to 10,000"),
         ("next", {"timeout_s": 0}, "above 0"),
