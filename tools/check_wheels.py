@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -24,8 +25,8 @@ PROJECT: Final = ROOT / "pyproject.toml"
 CONSTRAINTS: Final = ROOT / "constraints.txt"
 CLASSIFIER: Final = "Programming Language :: Python :: 3."
 MACHINES: Final = ("x86_64", "aarch64")
-SOURCE_ONLY: Final = "pyspark"
-"""There is no wheel of it. Its source is Python and archives of Java, which needs no compiler."""
+SOURCE_ONLY: Final = ("pyspark", "autograd-gamma")
+"""They have no wheels and need no compiler: they are of Python, and of archives of Java."""
 OLDEST: Final = "manylinux_2_28"
 """Debian 11, Ubuntu 20.04 and Red Hat 8 have a newer C library, or this one."""
 FOR_TESTS: Final = {"test": "manylinux_2_34", "dev": "manylinux_2_34"}
@@ -48,23 +49,35 @@ def pythons(table: dict[str, Any]) -> list[str]:
 def fault(extra: str, python: str, machine: str, constraints: Path | None) -> str:
     """Return why an installation from wheels cannot be; an empty text if it can.
 
+    The versions are chosen first, as pip does, which prefers the newest to one that has a wheel.
+
     Args:
         extra: Its name; an empty text for Leasehold alone.
         python: Such as ``3.14``.
         machine: ``x86_64`` or ``aarch64``.
         constraints: A file of versions; None for the newest.
     """
-    command = [
-        *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header"),
-        *("--python-version", python),
-        *("--python-platform", f"{machine}-{FOR_TESTS.get(extra, OLDEST)}"),
-        *("--only-binary", ":all:", "--no-binary", SOURCE_ONLY),
-        *(("--extra", extra) if extra else ()),
-        *(("--constraints", str(constraints)) if constraints else ()),
-        str(PROJECT),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    platform = f"{machine}-{FOR_TESTS.get(extra, OLDEST)}"
+    place = ("--python-version", python, "--python-platform", platform)
+    given: tuple[str, ...] = ("--extra", extra) if extra else ()
+    bounds: tuple[str, ...] = ("--constraints", str(constraints)) if constraints else ()
+    chosen = resolve(*place, *given, *bounds)
+    if chosen.returncode:
+        return " ".join(chosen.stderr.split())
+    sources = (word for name in SOURCE_ONLY for word in ("--no-binary", name))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as versions:
+        versions.write(chosen.stdout)
+        versions.flush()
+        wheels = ("--only-binary", ":all:", *sources, "--constraints", versions.name)
+        done = resolve(*place, *given, *wheels)
     return " ".join(done.stderr.split()) if done.returncode else ""
+
+
+def resolve(*options: str) -> subprocess.CompletedProcess[str]:
+    """Have uv choose versions of all that the project needs."""
+    uv = (sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate")
+    command = (*uv, *options, str(PROJECT))
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def main() -> int:
