@@ -195,5 +195,9 @@ class ByFile:
             if node is not None:
                 report = collect_one_node(node)
                 node.ihook.pytest_collectreport(report=report)
-                self._nodes[folder] = {child.path: child for child in report.result or ()}
+                self._nodes[folder] = {
+                    child.path: child
+                    for child in report.result or ()
+                    if isinstance(child, pytest.Collector)
+                }
         return self._nodes[folder]
