@@ -92,7 +92,7 @@ def test_a_put_wakes_who_waits_on_the_other_server(pair: Pair) -> None:
 
     def wait() -> None:
         with pair.native(0) as client:
-            got.extend(client.queue("orders").receive(wait_s=PATIENCE_S))
+            got.extend(client.queue("orders").receive(wait_s=60))
 
     thread = threading.Thread(target=wait)
     thread.start()
