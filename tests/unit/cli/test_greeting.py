@@ -96,7 +96,7 @@ def _is_listening(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port)):
             return True
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it closed meanwhile
         return False
 
 

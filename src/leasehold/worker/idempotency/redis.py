@@ -27,6 +27,8 @@ from leasehold.worker.idempotency.history import (
 _PASSING: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
 """The last one is what a replica says that is not the primary yet, or not any more."""
 _LASTING: Final = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+_ANSWER_S: Final = 5.0
+"""How long the answer of a server may take, in seconds, besides a wait for replicas."""
 _FIELDS: Final = ("source", "fence", "run", "done", "result", "since_ms", "held_until_ms")
 
 
@@ -50,7 +52,8 @@ class RedisProcessed:
     these holds for a server.
 
     Args:
-        client: A client of redis-py, or a URL to make one of.
+        client: A client of redis-py, or a URL to make one of. The ``socket_timeout`` of a client
+            must be longer than ``wait_s``, or it ends the wait.
         window_s: How long a key is remembered, in seconds, above 0.
         prefix: In front of each key.
         wait_replicas: Replicas that must have received that a key is done before :meth:`finish`
@@ -70,7 +73,7 @@ class RedisProcessed:
     ) -> None:
         self.window_s = check_window(window_s)
         self._owns = isinstance(client, str)
-        self._client: Any = redis.Redis.from_url(client) if isinstance(client, str) else client
+        self._client: Any = _connect(client, wait_s) if isinstance(client, str) else client
         self._prefix = prefix
         self._wait_replicas = wait_replicas
         self._wait_s = wait_s
@@ -179,6 +182,11 @@ class RedisProcessed:
                 "there are replicas, but wait_replicas is not set: a failover loses the latest keys"
             )
         return found
+
+
+def _connect(url: str, wait_s: float) -> redis.Redis:
+    """Make a client whose reads outlast a wait for replicas; redis-py's own end after 5 s."""
+    return redis.Redis.from_url(url, socket_timeout=wait_s + _ANSWER_S)
 
 
 def _script(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import leasehold.worker.idempotency as package
+from tests.patience import PATIENCE_S
 from tests.unit.worker.idempotency.support import Absent, holder, redis_server, run_killing
 
 
@@ -190,6 +191,17 @@ def test_replicas_that_must_have_it(redis_url: str, table: str) -> None:
     store.close()
 
 
+@pytest.mark.long  # it waits for longer than a client of redis-py reads by itself
+def test_a_long_wait_for_replicas(redis_url: str, table: str) -> None:
+    """The wait lasts as long as wait_s, and ends with what happened, not with a lost connection."""
+    store = _redis(redis_url, table, wait_replicas=1, wait_s=6)
+    me = holder()
+    store.begin("k", me)
+    with pytest.raises(TimeoutError, match="only 0 of 1 replicas"):
+        store.finish("k", me, "1")
+    store.close()
+
+
 def test_weaknesses_of_a_server(redis_url: str, table: str) -> None:
     """The server is asked what may make it forget."""
     import redis  # noqa: PLC0415 - optional
@@ -232,10 +244,11 @@ def _follow(first: str, second: str, table: str) -> None:
     primary, replica = redis.Redis.from_url(first), redis.Redis.from_url(second)
     try:
         primary.config_set("port", port)
+        primary.config_set("repl-diskless-sync-delay", 0)  # it waits 5 s for more replicas
     except redis.ResponseError:
         pytest.skip("this Redis cannot open a port while it runs")
     replica.replicaof("127.0.0.1", port)
-    store = _redis(first, table, wait_replicas=1, wait_s=20)
+    store = _redis(first, table, wait_replicas=1, wait_s=PATIENCE_S)
     me = holder()
     store.begin("k", me)
     store.finish("k", me, "1")
