@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     On stdout they would be among what commands print. Tracebacks are plain: those with all local
     variables, which structlog writes where rich is installed, take half a second each.
     """
+    # A shell that starts it in the background has it ignored, and so would each child.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
@@ -56,6 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say how long it takes, and what is tested: edited sources run as they are, not compiled."""
     return [line for line in (announcement(config), f"hot path: {leasehold.form()}") if line]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Fail a test during which a PostgreSQL of the tests met a deadlock."""
+    yield
+    postgres = sys.modules.get("tests.postgres")
+    if postgres is not None and (deadlocks := postgres.take_deadlocks()):
+        pytest.fail("PostgreSQL has met a deadlock:" + "\n\n".join(deadlocks), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

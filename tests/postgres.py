@@ -52,6 +52,32 @@ def _version_of(program: Path) -> float:
         return 0.0
 
 
+_DEADLOCK: Final = "deadlock detected"
+_running: dict[Path, int] = {}
+"""Logs of clusters, and how much of each was read."""
+_deadlocks: list[str] = []
+
+
+def take_deadlocks() -> list[str]:
+    """Return what the logs of all clusters say of deadlocks since this was last asked."""
+    for log in _running:
+        _read_log(log)
+    found = _deadlocks.copy()
+    _deadlocks.clear()
+    return found
+
+
+def _read_log(log: Path) -> None:
+    if not log.exists() or log.stat().st_size == _running[log]:
+        return
+    with log.open("rb") as file:
+        file.seek(_running[log])
+        new = file.read()
+    _running[log] += len(new)
+    _, *parts = new.decode(errors="replace").split(_DEADLOCK)
+    _deadlocks.extend(part[:2_000] for part in parts)
+
+
 class Cluster:
     """A cluster in a folder of its own, reached by a socket.
 
@@ -106,26 +132,34 @@ class Cluster:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         options = " ".join(f"-c {name}='{value}'" for name, value in self._settings.items())
-        log = str(self.folder / "log")
-        self.run("pg_ctl", "-w", "-l", log, "-o", options, "start")
+        log = self.folder / "log"
+        _running.setdefault(log, 0)
+        self.run("pg_ctl", "-w", "-l", str(log), "-o", options, "start")
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``smart``, ``fast`` or ``immediate``, which is as a crash."""
         self.run("pg_ctl", "-w", "-m", mode, "stop")
+        _read_log(self.folder / "log")
 
 
 @functools.cache
 def shared_cluster() -> Cluster:
     """Return the cluster of this process; it keeps nothing, and takes no care to.
 
+    A publication has all tables, so that a statement fails which replication would refuse.
+
     Skips the test where no PostgreSQL is installed.
     """
     if find_programs() is None:
         pytest.skip("no PostgreSQL is installed")
     folder = Path(tempfile.mkdtemp(prefix="lhpg"))
-    cluster = Cluster(folder, fsync="off", full_page_writes="off", max_connections="50")
+    cluster = Cluster(
+        folder, fsync="off", full_page_writes="off", max_connections="50", wal_level="logical"
+    )
     cluster.make()
     cluster.start()
+    with psycopg.connect(cluster.url, autocommit=True) as raw:
+        raw.execute("CREATE PUBLICATION everything FOR ALL TABLES")
 
     def end() -> None:
         cluster.stop("immediate")

@@ -23,7 +23,7 @@ from leasehold.stores.postgres import store as postgres_store
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.store import Fault, fault_of
 from tests.contract.stores.conftest import ACCOUNT, QUEUE
-from tests.postgres import USER, Cluster, find_programs
+from tests.postgres import USER, Cluster, find_programs, take_deadlocks
 from tests.reliability.disks import mounted
 from tests.reliability.postgres_gate import Cut, Gate
 from tests.reliability.postgres_rig import (
@@ -354,6 +354,7 @@ def test_a_deadlock(rig: Rig, met: list[str]) -> None:
             raw.execute("ROLLBACK")
     assert found == [[c.DONE, c.DONE]]
     assert set(met) == {"DeadlockDetected"}  # it may be chosen twice
+    assert len(take_deadlocks()) == len(met)
     rig.check()
 
 

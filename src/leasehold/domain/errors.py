@@ -24,6 +24,7 @@
         ├── StoreFull            ├── Overloaded
         ├── Stopping             ├── AccountMoved
         └── OutcomeUnknown
+            ├── NotReplicated
             └── StoreFailed
 
 The first line of a docstring is the message; facts are attributes. Each dialect has one table from
@@ -312,6 +313,13 @@ class AccountMoved(Unavailable):
 
 class OutcomeUnknown(Unavailable):
     """Whether the command took effect is not known: its commit has got no answer."""
+
+
+class NotReplicated(OutcomeUnknown):
+    """It took effect, but the wait for the synchronous standbys was cancelled.
+
+    A failover of the database may lose it.
+    """
 
 
 class StoreFailed(OutcomeUnknown):

@@ -26,7 +26,7 @@ from leasehold.auth.roles import operations_of
 from leasehold.bodies import open_bodies
 from leasehold.clock import Clock
 from leasehold.disk import make_folder
-from leasehold.domain.errors import LeaseholdError, Unavailable
+from leasehold.domain.errors import LeaseholdError, StoreFailed, Unavailable
 from leasehold.engine.event_export import EventLogPlan
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.peers import Peers
@@ -34,7 +34,6 @@ from leasehold.extras import install
 from leasehold.server.settings import Settings, StoreUrl
 from leasehold.server.settings.fields import AUTO, MNS_PORT_DISTANCE
 from leasehold.stores.base import Store
-from leasehold.stores.migrate.marks import StoreMoved
 from leasehold.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -536,7 +535,7 @@ async def _open_shared(
             reason = " ".join(str(cause).split())
             left_s = until_s - system.monotonic_s()
             may_pass = isinstance(cause, psycopg.OperationalError | Unavailable)
-            may_pass = may_pass and not isinstance(cause, StoreMoved)
+            may_pass = may_pass and not isinstance(cause, StoreFailed)
             if not may_pass or left_s <= 0:
                 raise StartFailed(
                     ExitCode.STORE_FAILED, f"the store at {url!r} cannot be opened: {reason}"

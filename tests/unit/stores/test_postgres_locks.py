@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 import psycopg
@@ -23,6 +24,7 @@ from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
+from leasehold.stores.postgres.peers import Link
 from leasehold.stores.postgres.state import SharedState
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, STREAM, Asker
@@ -383,3 +385,79 @@ def test_a_late_batch_does_not_fill_the_rate_of_a_group(servers: tuple[Asker, As
     assert received == ()
     one.clock.advance(ms=500)
     assert one.received(8, queue="rated") == [b"2"]
+
+
+# --- the order of locks ----------------------------------------------------------------------
+
+
+def test_a_dead_server_is_taken_over_beside_batches(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any]
+) -> None:
+    """The link waits before it locks what a batch of its own server counts, and not after."""
+    one, two = servers
+    two.put("counted by the one that dies")
+    store = one.store
+    assert isinstance(store, PostgresStore)
+    entry = store._state.catalog.find(ACCOUNT, QUEUE)
+    assert entry is not None
+    address = Address.parse(f"{shared_cluster().url}&schema={SCHEMA}")
+    link = Link(address, store.slot)
+    try:
+        store.execute([c.ListQueues(ACCOUNT, "", "", 10)], now_ms=one.clock.now_ms())
+        with connect(address) as alone:
+            alone.execute("BEGIN")
+            with meanwhile(lambda: alone.execute("LOCK TABLE change IN EXCLUSIVE MODE")):
+                eventually(lambda: waits_for_lock(watcher, alone.info.backend_pid), "alone waits")
+                with meanwhile(link.forget_dead):
+                    pid = link._connection.info.backend_pid
+                    eventually(lambda: waits_for_lock(watcher, pid), "the link waits")
+                    store._state.add_counts({entry.partition: 1})
+                    store.commit()
+                    eventually(lambda: not waits_for_lock(watcher, alone.info.backend_pid), "alone")
+                    alone.execute("ROLLBACK")
+    finally:
+        link.close()
+
+
+def test_keys_are_locked_in_one_order(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any]
+) -> None:
+    """Of keys that two servers are given in different orders neither holds what the other needs."""
+    one, two = servers
+    put = one.put_command("work")
+    keyed = [put._replace(detail=Detail(dedup_key=key)) for key in ("a", "b", "c")]
+    two.store.execute(keyed[:1], now_ms=two.clock.now_ms())
+    for others in ([keyed[1], keyed[0]], [keyed[2], keyed[0]]):
+        hashes = (
+            "SELECT hashtextextended(k, (SELECT scope FROM queue)) FROM unnest($1::text[]) AS r (k)"
+        )
+        before, after = watcher.execute(hashes, (["a", others[0].detail.dedup_key],)).fetchall()
+        with meanwhile(partial(one.batch, *others)) as found:
+            eventually(lambda: waits_for_lock(watcher, pid_of(one)), "it waits for the first key")
+            counting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $1"
+            held = watcher.execute(f"{counting} AND granted", (pid_of(one),)).fetchall()
+            two.store.commit()
+        assert held == [(int(after < before),)]
+        assert isinstance(found[0], list)
+        assert [type(each) for each in found[0]] == [Lease, c.Duplicate]
+        two.store.execute(keyed[:1], now_ms=two.clock.now_ms())
+    two.store.commit()
+
+
+def test_messages_are_locked_in_one_order(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any]
+) -> None:
+    """Of messages that two servers are given in different orders, too."""
+    one, two = servers
+    session = one.open_session()
+    first, second = (one.receive_in(session)[0] for _ in range(2))
+    two.store.execute([renewal(two, first)], now_ms=two.clock.now_ms())
+    reversed_order = [renewal(one, second), release(one, first)]
+    lock = "SELECT 1 FROM message WHERE body = $1 FOR UPDATE NOWAIT"
+    for commands in (reversed_order, [beat(session, second, first)]):
+        with meanwhile(partial(one.batch, *commands)):
+            eventually(lambda: waits_for_lock(watcher, pid_of(one)), "it waits for the first one")
+            assert watcher.execute(lock, (second.message.body,)).fetchall() == [(1,)]
+            two.store.commit()
+        two.store.execute([beat(session, first)], now_ms=two.clock.now_ms())
+    two.store.commit()

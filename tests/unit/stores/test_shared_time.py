@@ -38,7 +38,7 @@ class World:
         self.connection = connect(self.address)
         migrate(self.connection, SCHEMA)
         empty(SCHEMA)
-        self.run("CREATE TABLE IF NOT EXISTS shown (us bigint)")
+        self.run("CREATE TABLE IF NOT EXISTS shown (us bigint PRIMARY KEY)")
         self.run("DELETE FROM shown")
         self.run("INSERT INTO shown VALUES (0)")
         self.run(

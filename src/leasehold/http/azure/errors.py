@@ -224,6 +224,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
         "The account was moved to another store; the server's account_stores must name it."
     ),
     domain.OutcomeUnknown: _plain("OperationTimedOut"),
+    domain.NotReplicated: _plain("OperationTimedOut"),
     domain.StoreFailed: _plain("OperationTimedOut"),
     auth.AuthError: _with_detail("AuthenticationFailed"),
     auth.NoCredentials: _with_detail("NoAuthenticationInformation"),

@@ -136,6 +136,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
         "The account was moved to another store; the server's account_stores must name it."
     ),
     domain.OutcomeUnknown: _plain("InternalServerError"),
+    domain.NotReplicated: _plain("InternalServerError"),
     domain.StoreFailed: _plain("InternalServerError"),
     auth.AuthError: _plain("AccessDenied"),
     auth.NoCredentials: _plain("MissingAuthorizationHeader"),

@@ -336,6 +336,12 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.Stopping: _busy("stopping"),
     domain.AccountMoved: _busy("account-moved"),
     domain.OutcomeUnknown: _busy("outcome-unknown"),
+    domain.NotReplicated: lambda _: problem(
+        "outcome-unknown",
+        "The request took effect, but the wait for a synchronous standby of the database was "
+        "cancelled. A failover may lose it.",
+        retry_after_s=RETRY_AFTER_S,
+    ),
     domain.StoreFailed: _busy("store-failed"),
     auth.AuthError: _UNAUTHENTICATED,
     auth.NoCredentials: _UNAUTHENTICATED,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
-from psycopg import sql
+import structlog
+from psycopg import errors, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.pq import Format
@@ -15,6 +17,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumperUnknown
 
 from leasehold.domain.errors import StoreFailed
+from leasehold.stores.postgres.cursor import Direct, NotInTime
 from leasehold.stores.sql.statements import load_migrations
 from leasehold.stores.sql.texts import from_kept, to_kept
 
@@ -47,6 +50,12 @@ _SETTINGS: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+_SETTINGS_IF_KNOWN: Final = ("transaction_timeout",)
+"""Off, where this PostgreSQL has them: 17 and newer."""
+_LOOKS: Final = 20
+"""How often the two connections are compared: in a busy pool once may show nothing."""
+_PROMPT_S: Final = 10.0
+"""A second connection that has no answer after so long is named in the log."""
 _KEEPALIVE: Final = {
     "connect_timeout": "3",
     # A host that has vanished without a word is given up after five seconds.
@@ -59,8 +68,11 @@ _KEEPALIVE: Final = {
 }
 
 
-class WrongSchema(StoreFailed):
-    """The schema is of a newer version of Leasehold, or of another program."""
+_log = structlog.get_logger(__name__)
+
+
+class WrongDatabase(StoreFailed):
+    """The store cannot be in this database, or not be reached this way."""
 
     def __init__(self, detail: str) -> None:
         super().__init__()
@@ -93,30 +105,107 @@ def connect(address: Address) -> psycopg.Connection[tuple[Any, ...]]:
 
     Raises:
         psycopg.Error: It cannot be reached, or refuses.
+        WrongDatabase: It does not keep what a session is set to, or has another encoding.
     """
-    given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
-    wanted = {name: value for name, value in _KEEPALIVE.items() if name not in given}
-    connection = psycopg.connect(
-        psycopg.conninfo.make_conninfo(address.conninfo, **wanted),
-        autocommit=True,
-        cursor_factory=psycopg.RawCursor,
-    )
+    _check_database(address.conninfo)
+    connection = _open(address.conninfo)
     connection.prepare_threshold = 0
     connection.prepared_max = None
     # One type for all numbers, so that a statement is prepared once and not for each mix of sizes.
     connection.adapters.register_dumper(int, Int8Dumper)
     _keep_all_texts(connection)
     try:
-        pairs = {**_SETTINGS, "search_path": f'"{address.schema}"'}
-        connection.execute(
-            "SELECT "
-            + ", ".join(f"set_config('{name}', ${at}, false)" for at, name in enumerate(pairs, 1)),
-            list(pairs.values()),
-        )
+        _set_up(connection, address.schema)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set_up(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Set what a session of ours needs, and see that it is set."""
+    pairs = {**_SETTINGS, "search_path": f'"{schema}"'}
+    row = connection.execute(
+        "SELECT "
+        + ", ".join(f"set_config('{name}', ${at}, false)" for at, name in enumerate(pairs, 1)),
+        list(pairs.values()),
+    ).fetchone()
+    for (name, wanted), actual in zip(pairs.items(), row or (), strict=True):
+        if actual != wanted:
+            raise WrongDatabase(f"{name} is {actual!r} after it was set to {wanted!r}")
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = ANY ($1)",
+        (list(_SETTINGS_IF_KNOWN),),
+    )
+
+
+def _open(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """Connect, and set nothing."""
+    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    wanted = {name: value for name, value in _KEEPALIVE.items() if name not in given}
+    return psycopg.connect(
+        psycopg.conninfo.make_conninfo(conninfo, **wanted),
+        autocommit=True,
+        cursor_factory=psycopg.RawCursor,
+    )
+
+
+@functools.cache
+def _check_database(conninfo: str) -> None:
+    """Look, once in a process, whether a database and the way to it are fit for a store.
+
+    A pooler in transaction mode gives the statements of one connection to several backends, and
+    those of several connections to one. So one connection looks which backend it has while another
+    keeps a transaction open. Nothing is set, as the backends go to other programs afterwards.
+
+    Raises:
+        psycopg.Error: It cannot be reached, or refuses.
+        WrongDatabase: They are not.
+    """
+    with _open(conninfo) as first, _open(conninfo) as second:
+        encoding = first.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise WrongDatabase(
+                f"the encoding of the database is {encoding}, which cannot hold all texts; create "
+                "one with ENCODING 'UTF8' TEMPLATE template0"
+            )
+        ours, theirs = Direct(first), Direct(second)
+        backend = _backend_of(ours)
+        for _ in range(_LOOKS):
+            try:
+                other = _backend_of(theirs, "BEGIN; ")
+                is_shared = other == backend or _backend_of(ours) != backend
+                theirs.run(b"COMMIT")
+            except psycopg.OperationalError as error:
+                if "statement pooling" not in str(error):
+                    raise
+                raise WrongDatabase(_POOLED) from None
+            if is_shared:
+                raise WrongDatabase(_POOLED)
+
+
+def _backend_of(direct: Direct, before: str = "") -> int:
+    """Return the number of the backend that carries out a statement."""
+    statements = f"{before}SELECT pg_backend_pid()".encode()
+    direct.set_deadline(_PROMPT_S)
+    try:
+        found = direct.run(statements)
+    except NotInTime:
+        _log.warning(
+            "database.slow",
+            meaning="the database, or a pooler in front of it, gives this server no second"
+            " connection; a server needs two",
+        )
+        direct.set_deadline(None)
+        found = direct.run(statements)
+    return int(found.get_value(0, 0) or 0)
+
+
+_POOLED: Final = (
+    "a pooler in front of the database shares its connections among clients between transactions; "
+    "a server needs sessions of its own: set pool_mode = session for this database, or connect to "
+    "PostgreSQL directly"
+)
 
 
 class _Dumper(StrDumperUnknown):
@@ -150,18 +239,37 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
     """Make the schema, or bring it to the newest format; many servers may start at once.
 
     Raises:
-        WrongSchema: It is of a newer format.
+        WrongDatabase: It is of a newer format, or may not be made.
     """
+    try:
+        _migrate(connection, schema)
+    except errors.InsufficientPrivilege as error:
+        role = connection.info.user
+        raise WrongDatabase(
+            f"role {role} may not use, make or change the tables in schema {schema} "
+            f"({error.diag.message_primary}); let it: GRANT CREATE ON DATABASE "
+            f"{connection.info.dbname} TO {role}, or CREATE SCHEMA {schema} AUTHORIZATION {role}"
+        ) from error
+
+
+def _migrate(connection: psycopg.Connection[Any], schema: str) -> None:
     migrations = load_migrations(_MIGRATIONS)
     if _format_of(connection, schema) == len(migrations):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", (_MIGRATING,))
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        connection.execute("CREATE TABLE IF NOT EXISTS format (number bigint NOT NULL)")
+        ((is_there,),) = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)", (schema,)
+        ).fetchall()
+        if not is_there:  # IF NOT EXISTS needs the right to create one in any case
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         version = _format_of(connection, schema)
+        if version:
+            connection.execute("LOCK TABLE change IN ACCESS EXCLUSIVE MODE")
+        else:
+            connection.execute("CREATE TABLE IF NOT EXISTS format (number bigint NOT NULL)")
         if version > len(migrations):
-            raise WrongSchema(
+            raise WrongDatabase(
                 f"schema {schema} has format {version}, written by a newer Leasehold; "
                 f"this one knows formats up to {len(migrations)}"
             )

@@ -16,6 +16,7 @@ import psycopg
 import structlog
 from psycopg.errors import LockNotAvailable
 
+from leasehold.domain.errors import StoreFailed
 from leasehold.domain.model import QueueKey
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.shared_time import SharedTime
@@ -171,14 +172,14 @@ class PostgresPeers:
                 while not self._stopping:
                     self._serve(link)
                 link.leave_all()
-            except psycopg.Error as error:
+            except (psycopg.Error, StoreFailed) as error:
                 self._lose(error)
             finally:
                 self._led_until_s = -math.inf
                 if link is not None:
                     link.close()
 
-    def _lose(self, error: psycopg.Error) -> None:
+    def _lose(self, error: Exception) -> None:
         """Note that the connection is lost, and rest before the next one."""
         if not self._is_away and not self._stopping:
             self._is_away = True
@@ -410,21 +411,21 @@ class Link:
         accounts, queues = map(list, zip(*sorted(keys), strict=True))
         with self._connection.transaction():
             self._run("alone")
-            self._run("wait", accounts, queues, self._slot)
             self._run("raise_waits")
+            self._run("wait", accounts, queues, self._slot)
 
     def leave(self, keys: Collection[QueueKey]) -> None:
         """Take that back."""
         accounts, queues = map(list, zip(*sorted(keys), strict=True))
         with self._connection.transaction():
-            self._run("leave", accounts, queues, self._slot)
             self._run("raise_waits")
+            self._run("leave", accounts, queues, self._slot)
 
     def leave_all(self) -> None:
         """Take all of that back, at the end."""
         with self._connection.transaction():
-            self._run("forget_server", self._slot)
             self._run("raise_waits")
+            self._run("forget_server", self._slot)
 
     def forget_dead(self) -> None:
         """Forget servers that are no more, and take over what they have counted.
@@ -436,9 +437,9 @@ class Link:
                 continue
             try:
                 with self._connection.transaction():
+                    self._run("raise_waits")
                     self._run("inherit", slot, self._slot)
                     self._run("forget_server", slot)
-                    self._run("raise_waits")
             finally:
                 self._run("unlock", self._number, slot)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 import psycopg
+import structlog
 from psycopg import errors
 
 from leasehold.clock import Clock, SystemClock
-from leasehold.domain.errors import OutcomeUnknown, Unavailable
+from leasehold.domain.errors import NotReplicated, Unavailable
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.cursor import Direct
 from leasehold.stores.sql.statements import load_queries
@@ -20,12 +22,11 @@ PATIENCE_S: Final = 3.0
 """How long the batch that finds the connection lost tries to connect."""
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_REPORT_EVERY_S: Final = 10.0
 _WAITS: Final = 3
 _COMMIT: Final = b"COMMIT"
 
-
-class NotReplicated(OutcomeUnknown):
-    """The transaction is committed, but an operator has ended the wait for the standbys."""
+_log = structlog.get_logger(__name__)
 
 
 class Primary:
@@ -56,6 +57,8 @@ class Primary:
         self._not_before_s = 0.0
         self._warned = False
         self._is_committed = False
+        self._reported: dict[str, float] = {}
+        """When an error was last named in the log, by its kind."""
         self.writer: Writer | None = None
         """Who runs our transactions."""
         self.has_ended = True
@@ -127,7 +130,21 @@ class Primary:
         except psycopg.Error as error:
             self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             self._not_before_s = self._clock.monotonic_s() + self._pause_s
+            self.report(error)
             raise Unavailable from error
+
+    def report(self, error: psycopg.Error) -> None:
+        """Name an error in the log for which clients get 503; each kind once in a while."""
+        kind = error.sqlstate or type(error).__name__
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._reported.get(kind, -math.inf) + _REPORT_EVERY_S:
+            self._reported[kind] = now_s
+            _log.warning(
+                "database.refused",
+                reason=" ".join(str(error).split()),
+                sqlstate=error.sqlstate,
+                meaning="requests get 503",
+            )
 
     def commit(self) -> None:
         """Commit the open transaction, or go on with that where time was too short before.
@@ -153,6 +170,11 @@ class Primary:
             wait_for_standbys(self.connection)
             if not self._warned:
                 return
+        _log.warning(
+            "database.not_replicated",
+            meaning="committed, but the wait for a synchronous standby was cancelled; clients get"
+            " 503, as a failover may lose it",
+        )
         raise NotReplicated
 
 

@@ -673,6 +673,12 @@ FROM message
 WHERE partition = $1 AND phase = $2 AND since_ms >= $3 AND visible_at_ms > $6
 ORDER BY since_ms LIMIT $4 OFFSET $5
 
+-- name: to_catch_up
+-- What was put or given back without a delay, at a time that is to come once more.
+SELECT row_key FROM message
+WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3 AND since_ms = visible_at_ms
+ORDER BY visible_at_ms, row_key LIMIT $4
+
 -- name: next_invisible
 SELECT visible_at_ms FROM message
 WHERE partition = $1 AND visible_at_ms > $2 AND expires_at_ms > visible_at_ms
@@ -1100,9 +1106,16 @@ GROUP BY 1
 -- name: read_counts
 SELECT partition, sum(number)::bigint FROM counted WHERE partition = ANY ($1::bigint[]) GROUP BY 1
 
--- name: lock_key
+-- name: lock_keys
 -- Two servers must not both find that a deduplication key is new.
-SELECT pg_advisory_xact_lock(hashtextextended($2, $1))
+SELECT count(pg_advisory_xact_lock(hash)) FROM (
+    SELECT hashtextextended(k, s) AS hash
+    FROM unnest($1::bigint[], $2::text[]) AS r (s, k) ORDER BY 1) AS ordered
+
+-- name: lock_messages
+SELECT count(row_key) FROM (
+    SELECT row_key FROM message WHERE row_key = ANY ($1::bigint[]) ORDER BY row_key
+    FOR UPDATE) AS ordered
 
 -- name: load_heard
 SELECT session_id, heard_ms FROM session_heard

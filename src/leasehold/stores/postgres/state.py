@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
-from leasehold.domain.model import KEY_BYTES, Message, Phase
+from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.model import KEY_BYTES, Message, Phase, row_key_of
+from leasehold.domain.sessions import Heartbeat
 from leasehold.stores.postgres.cursor import Cursor, array_of
 from leasehold.stores.sql.catalog import Catalog, Entry, Lane, Timeline
 from leasehold.stores.sql.recorder import ENCODE, Recorder
@@ -15,8 +18,6 @@ from leasehold.stores.sql.state import State
 
 BLOCK: Final = 65_536
 """Row keys are taken in blocks, each by one server."""
-_BEFORE: Final = {"find_key": "lock_key"}
-"""Statements that hold only under a lock that another takes first."""
 _MAX_LOCKS: Final = 1_024
 """PostgreSQL has room for some 6,400, of all servers; a batch with more has the store to itself."""
 _TO_TAKE: Final = {
@@ -63,8 +64,6 @@ class SharedState(State):
         self.log = SharedRecorder(cursor, queries)
         self.exclusive = True
         """Whether this batch has the store to itself."""
-        self.locks = 0
-        """Locks of its keys that this batch has taken."""
         self.taking = False
         """Whether messages are looked for to take them."""
         self.now_ms = 0
@@ -144,15 +143,8 @@ class SharedState(State):
         """Run a query and return its rows."""
         if query == "oldest_in_phase":
             bounds = *bounds, self.now_ms  # what is visible is in no such phase
-        if not self.exclusive:
-            before = _BEFORE.get(query)
-            if before is not None:
-                self.locks += 1
-                if self.locks > _MAX_LOCKS:
-                    raise NotExclusive
-                self.cursor.execute(self.sql[before], bounds[:2])
-            if self.taking:
-                query = _TO_TAKE.get(query, query)
+        if self.taking and not self.exclusive:
+            query = _TO_TAKE.get(query, query)
         return self.cursor.execute(self.sql[query], bounds).fetchall()
 
     def keys_of(self, row_keys: Iterable[int]) -> object:
@@ -178,6 +170,36 @@ class SharedState(State):
     def retired(self, entry: Entry) -> int:
         """Return how many rows of a queue are retired, as read when the batch began."""
         return cast("SharedEntry", entry).retired
+
+    def lock_named(self, batch: Sequence[AnyCommand]) -> None:
+        """Lock the deduplication keys and the messages that the commands of a batch name.
+
+        They would lock them one by one in their own order, and two servers whose clients name the
+        same ones in different orders would wait for each other.
+
+        Raises:
+            NotExclusive: There are too many keys to lock each.
+        """
+        scopes: list[int] = []
+        keys: list[str] = []
+        row_keys: set[int] = set()
+        may_cross = False
+        for command in _each_of(batch):
+            if type(command) is c.Put:
+                entry = self.catalog.find(command.account, command.queue)
+                if command.detail.dedup_key is not None and entry is not None:
+                    scopes.append(entry.scope)
+                    keys.append(command.detail.dedup_key)
+            elif type(command) in _NAMING:
+                # One run of completes is one statement, which takes them in order.
+                may_cross |= type(command) is not c.Complete
+                row_keys.update(_row_keys_of(command))
+        if len(keys) > _MAX_LOCKS:
+            raise NotExclusive
+        if keys:
+            self.cursor.execute(self.sql["lock_keys"], (array_of(scopes), array_of(keys)))
+        if may_cross and len(row_keys) > 1:
+            self.cursor.execute(self.sql["lock_messages"], (self.keys_of(row_keys),))
 
     def lock_groups(self, entry: Entry, groups: Sequence[str]) -> Sequence[str]:
         """See :meth:`State.lock_groups`."""
@@ -315,6 +337,20 @@ class SharedState(State):
 def _note_counts(entry: SharedEntry) -> None:
     """Note that what is counted of a queue is written down."""
     entry.noted_count, entry.noted_retired = entry.message_count, entry.retired
+
+
+_NAMING: Final = frozenset({c.Complete, c.Renew, c.Release, Heartbeat})
+"""Commands that name the messages they are about."""
+
+
+def _each_of(batch: Sequence[AnyCommand]) -> Iterator[AnyCommand]:
+    for command in batch:
+        yield from command.subcommands() or (command,)
+
+
+def _row_keys_of(command: Any) -> Iterator[int]:
+    ids = command.progress or () if type(command) is Heartbeat else (command.message_id,)
+    return (key for key in map(row_key_of, ids) if key is not None)
 
 
 # --- catalog -----------------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from leasehold.clock import Verdict
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ReadClaim
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
-from leasehold.domain.errors import OutcomeUnknown, StoreFailed, StoreFull, Unavailable
+from leasehold.domain.errors import (
+    NotReplicated,
+    OutcomeUnknown,
+    StoreFailed,
+    StoreFull,
+    Unavailable,
+)
 from leasehold.domain.model import Queue, derive_sealing_key
 from leasehold.stores.base import COMMANDS, StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
@@ -25,7 +31,6 @@ from leasehold.stores.postgres.command_handlers import (
 from leasehold.stores.postgres.connection import Address, migrate, read_back
 from leasehold.stores.postgres.cursor import Cursor, Direct, NotInTime
 from leasehold.stores.postgres.primary import (
-    NotReplicated,
     Outcome,
     Primary,
     Trace,
@@ -86,7 +91,7 @@ class PostgresStore:
         self._trace = Trace()
         try:
             self._primary = Primary(self._address, self._attach)
-        except (psycopg.Error, Unavailable) as error:
+        except psycopg.Error as error:
             raise StoreFailed from error
         try:
             migrate(self._primary.connection, self._address.schema)
@@ -187,6 +192,7 @@ class PostgresStore:
         if fault is Fault.LOST:
             self._primary.renew(until_s)
         if fault is Fault.BUSY or last:
+            self._primary.report(error)
             raise Unavailable from error
 
     def _is_time(self) -> bool:
@@ -217,7 +223,7 @@ class PostgresStore:
                 state.load()
                 self._verbs.sessions.load()
             self._version = version
-        state.exclusive, state.locks = exclusive, 0
+        state.exclusive = exclusive
 
     def _attempt(
         self, batch: Sequence[AnyCommand], now_ms: int, *, exclusive: bool
@@ -225,6 +231,8 @@ class PostgresStore:
         state, verbs = self._state, self._verbs
         state.now_ms = now_ms
         self._begin(now_ms, exclusive=exclusive)
+        if not exclusive:
+            state.lock_named(batch)
         kinds = set(map(type, batch))
         if not kinds.isdisjoint(_COUNTING):
             counting: list[Any] = [each for each in batch if type(each) in _COUNTING]
@@ -258,6 +266,7 @@ class PostgresStore:
         ``execute`` has returned then holds its new results.
 
         Raises:
+            NotReplicated: It is committed; the wait for the standbys was cancelled.
             OutcomeUnknown: The connection was lost, and nobody can tell what became of the batch.
             Unavailable: Nothing was done.
         """
@@ -319,6 +328,7 @@ class PostgresStore:
         if outcome is Outcome.UNKNOWN:
             raise OutcomeUnknown from error
         if last:
+            self._primary.report(error)
             raise Unavailable from error
         results[:] = self._play(batch, now_ms, until_s)
         return False

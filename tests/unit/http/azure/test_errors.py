@@ -106,6 +106,7 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.Stopping(), 503, "ServerBusy", {}),
     (domain.AccountMoved("shop"), 503, "ServerBusy", {}),
     (domain.OutcomeUnknown(), 500, "OperationTimedOut", {}),
+    (domain.NotReplicated(), 500, "OperationTimedOut", {}),
     (domain.StoreFailed(), 500, "OperationTimedOut", {}),
     (auth.AuthError(), 403, "AuthenticationFailed", {}),
     (auth.NoCredentials(), 401, "NoAuthenticationInformation", {}),
