@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient
 from leasehold.worker.message import Message
+
+_log: Final = logging.getLogger("leasehold.worker")
+_FORKED: Final = 70
+"""Exit code of a forked process that came back: EX_SOFTWARE of sysexits.h."""
 
 Handler: TypeAlias = Callable[[Message], Any]
 """``def handle(message)`` or ``async def handle(message)``. What it returns is not looked at."""
@@ -126,10 +133,50 @@ def call(handler: Handler, message: Message) -> None:
     Raises:
         TypeError: It returned a coroutine: its work would never be done.
     """
-    returned = handler(message)
+    process = os.getpid()
+    try:
+        returned = handler(message)
+    finally:
+        leave_fork(process, handler)
     if returned is not None and inspect.iscoroutine(returned):
         returned.close()
         raise TypeError(f"{name_of(handler)} returned a coroutine; make it async def")
+
+
+async def call_async(handler: Handler, message: Message) -> None:
+    """Call a handler that is a coroutine function."""
+    process = os.getpid()
+    try:
+        await handler(message)
+    finally:
+        leave_fork(process, handler)
+
+
+def leave_fork(process: int, handler: Handler) -> None:
+    """End this process unless it is the one in which the handler was called.
+
+    A child that the handler has forked, and that comes back instead of exiting, would settle the
+    message and receive more: a second worker, with the connections of the first.
+
+    Args:
+        process: Where the handler was called.
+        handler: The handler.
+    """
+    if os.getpid() == process:
+        return
+    error = sys.exception()
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        code = _FORKED
+        _log.error(
+            "%s: a process that it forked has come back from the handler; it is ended",
+            name_of(handler),
+            exc_info=error,
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def name_of(handler: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from leasehold import spans
 from leasehold.garbage import spare_collecting
 from leasehold.worker.adapters.protocol import Delivery
-from leasehold.worker.handlers import Handler, call, is_async
+from leasehold.worker.handlers import Handler, call, call_async, is_async
 from leasehold.worker.ipc import RemoteLease, ToWorker, ignore_signals
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Asked, Kind, Outcome, outcome_of
@@ -154,7 +154,7 @@ class Child:
         self._cancel = cancel
         self._heed()
         try:
-            await handler(message)
+            await call_async(handler, message)
         finally:
             self._cancel = None
 

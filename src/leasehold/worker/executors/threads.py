@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from leasehold.worker.core import Core, Work
-from leasehold.worker.handlers import Handler, call, is_async
+from leasehold.worker.handlers import Handler, call, call_async, is_async
 from leasehold.worker.message import Message
 
 _PATIENCE_S: Final = 1.0
@@ -97,7 +97,7 @@ class LoopOfThread:
 
         work.stop_with(stop)
         try:
-            await handler(message)
+            await call_async(handler, message)
         finally:
             work.stop = None
 
@@ -192,7 +192,7 @@ class TaskRunner:
         try:
             if self._asyncs[handler]:
                 work.stop_with(self._stopper())
-                await handler(message)
+                await call_async(handler, message)
             else:
                 # A thread cannot be cancelled, and its task must not end before it.
                 await self._loop.run_in_executor(self._pool, call, handler, message)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,37 @@ def write_down(message: Message) -> None:
     path, line = json.loads(message.body)
     with Path(path).open("a", encoding="utf-8") as log:
         log.write(f"{line}\n")
+
+
+def fork(message: Message) -> None:
+    """Fork a child that comes back as its parent does; note who was here, and how it ended."""
+    where = Path(message.text)
+    child = os.fork()
+    if not child:
+        return
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline_s:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    status = os.waitstatus_to_exitcode(found[1])
+    with where.open("a") as file:
+        file.write(f"{status}\n")
+
+
+async def fork_in_a_task(message: Message) -> None:
+    """Do that in a coroutine."""
+    fork(message)
+
+
+def fork_and_leave(message: Message) -> None:
+    """Fork a child that leaves with a code of its own."""
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    Path(message.text).write_text(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+
+
+async def leave_in_a_task(message: Message) -> None:
+    """Do that in a coroutine."""
+    fork_and_leave(message)

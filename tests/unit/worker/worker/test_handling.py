@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +24,14 @@ from leasehold.worker.adapters import (
     Unreachable,
 )
 from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry
+from leasehold.worker.handlers import Handler
 from leasehold.worker.message import Message
+from leasehold.worker.options import Runner
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.reporting import QueueStats
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
+from tests.unit.worker.worker import handlers_of_tests as handlers
 from tests.unit.worker.worker.support import Heard, attempts_of, filled, handle_all, left, running
 
 
@@ -447,3 +451,19 @@ def test_service_with_small_receives() -> None:
     assert sorted(map(int, seen)) == list(range(30))
     assert queue.calls["complete"] >= 1
     assert left(queue) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("runner", ["threads", "processes", "asyncio"])
+@pytest.mark.parametrize(("leaves", "code"), [(False, 70), (True, 3)], ids=["returns", "exits"])
+def test_a_forked_child_is_no_worker(
+    tmp_path: Path, runner: Runner, leaves: bool, code: int
+) -> None:
+    """It ends where the handler does, and settles and receives nothing."""
+    paths = [tmp_path / name for name in "abc"]
+    handler: Handler = handlers.fork_and_leave if leaves else handlers.fork
+    if runner == "asyncio":
+        handler = handlers.leave_in_a_task if leaves else handlers.fork_in_a_task
+    worker = handle_all(handler, filled(*map(str, paths)), runner=runner, concurrency=1)
+    assert worker.stats.count(Kind.DONE) == 3
+    assert [path.read_text() for path in paths] == [f"{code}\n"] * 3
