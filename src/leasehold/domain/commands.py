@@ -476,6 +476,23 @@ class ForgetKeys(Command[Swept]):
 
 
 @dataclass(frozen=True, slots=True)
+class CatchUp(Command[Swept]):
+    """Make up to *limit* messages visible that were before the clock was set back. Answer: Swept.
+
+    Those that were put or given back without a delay at a time which is to come once more. They
+    become visible at one moment, in their order, before all that is put after it.
+    """
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
+    at_ms: int
+    """When the server was started: they are visible as of then."""
+    until_ms: int
+    """The latest time at which they may have been put or given back."""
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class NoteTime(Command[Done]):
     """Keep the time, so that a clock far ahead is noticed at the next start. Answer: Done."""
 

@@ -377,6 +377,11 @@ def after_extension(message: Message, now_ms: int, visibility_timeout_s: int) ->
     return message._replace(visible_at_ms=now_ms + visibility_timeout_s * _MS)
 
 
+def after_catching_up(message: Message, at_ms: int) -> Message:
+    """Be visible as of a moment: it was before the clock was set back behind that."""
+    return message._replace(visible_at_ms=at_ms, since_ms=at_ms)
+
+
 def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
     message: Message,
     now_ms: int,

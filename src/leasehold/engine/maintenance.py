@@ -58,6 +58,7 @@ _Sweep: TypeAlias = (
     | c.RemoveRetired
     | c.ReapDropped
     | c.ForgetKeys
+    | c.CatchUp
 )
 
 
@@ -108,6 +109,9 @@ class Maintenance:
         self._next_note_s = self._started_s
         self._next_adapt_s = self._started_s
         self._waiting_for_clock = False
+        self._latest_ms = self._last_seen_ms + round(plan.note_time_interval_s * 1000)
+        """The latest time at which the store may have been used before this start."""
+        self._is_behind = self._last_seen_ms > 0 and self._started_at_ms < self._latest_ms
         self._told_full = not store.health().writable
         """Whether it was said that there is no room; whoever opened the store has said it first."""
         self._was_deaf = leads is not None
@@ -211,6 +215,9 @@ class Maintenance:
         await self._relieve()
 
     async def _clean_up(self) -> None:
+        if self._is_behind:
+            await self._to_the_end(c.CatchUp(self._started_at_ms, self._latest_ms, SLICE_ROWS))
+            self._is_behind = False
         believed = self._clock_is_believed()
         if self._clock.monotonic_s() >= self._next_note_s:
             self._next_note_s = self._clock.monotonic_s() + self._plan.note_time_interval_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.model import Detail
+from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
@@ -114,3 +116,43 @@ def test_sweep_passes_over_rows_of_dropped_queues(asker: Asker) -> None:
     assert asker.ask(c.RetireExpired(2)) == c.Swept(0)
     assert asker.count() == 0
     assert asker.ask(c.ReapDropped(10)) == c.Swept(4)
+
+
+def test_what_was_visible_is_again_when_the_clock_was_set_back(asker: Asker) -> None:
+    """But not what is delayed or leased; the rest is in its order, before all that comes later."""
+    asker.put("leased")
+    asker.receive_one(lease_s=30)
+    asker.put("delayed", delay_s=5)
+    asker.put("returned")
+    asker.release(asker.receive_one(lease_s=30))
+    for number in range(3):
+        asker.clock.advance(ms=1)
+        asker.put(f"put {number}")
+    latest_ms = asker.clock.now_ms()
+    asker.clock.advance(s=-3600)
+    start_ms = asker.clock.now_ms()
+    assert asker.peek() == ()
+    assert asker.ask(c.CatchUp(start_ms, latest_ms, 3)) == c.Swept(3)
+    asker.put("later")
+    assert asker.ask(c.CatchUp(start_ms, latest_ms, 3)) == c.Swept(1)
+    assert asker.ask(c.CatchUp(start_ms, latest_ms, 3)) == c.Swept(0)
+    counts = asker.counts()
+    assert (counts.visible, counts.delayed, counts.leased) == (5, 1, 1)
+    assert asker.received() == [b"returned", b"put 0", b"put 1", b"put 2", b"later"]
+    asker.clock.advance(s=3600 + 30)
+    assert min(asker.received()) == b"delayed"
+
+
+def test_groups_keep_their_order_when_the_clock_was_set_back(asker: Asker) -> None:
+    """A group's messages of before the start come before those of after it."""
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    group = Detail(group_id="a")
+    for number in range(3):
+        asker.clock.advance(ms=1)
+        asker.put(f"{number}", detail=group)
+    latest_ms = asker.clock.now_ms()
+    asker.clock.advance(s=-3600)
+    start_ms = asker.clock.now_ms()
+    asker.put("later", detail=group)
+    asker.ask(c.CatchUp(start_ms, latest_ms, 10))
+    assert asker.received() == [b"0", b"1", b"2", b"later"]

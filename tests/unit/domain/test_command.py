@@ -55,7 +55,7 @@ LOOKING = """
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions
-    LapseClaims ExpireStaged TrimEvents KeepNote ForgetBodyGarbage MarkBodyPlace
+    LapseClaims ExpireStaged TrimEvents KeepNote ForgetBodyGarbage MarkBodyPlace CatchUp
 """
 RANKS = """
     Put | Stage | Complete | Renew | Release | Batch | ExemptMembers | BindClaim | CommitTogether |
@@ -137,7 +137,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 81
+    assert len(BY_NAME) == len(COMMANDS) == 82
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

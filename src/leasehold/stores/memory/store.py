@@ -36,7 +36,7 @@ from leasehold.domain.model import (
     with_adapted,
     with_settings,
 )
-from leasehold.domain.visibility import is_expired
+from leasehold.domain.visibility import after_catching_up, is_expired
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory.admin import AdminHandlers, JobHandlers
 from leasehold.stores.memory.claims import ClaimHandlers
@@ -89,6 +89,7 @@ class MemoryStore:
             c.RemoveRetired: self._remove_retired,
             c.ReapDropped: self._reap_dropped,
             c.ForgetKeys: self._forget_keys,
+            c.CatchUp: self._catch_up,
             c.NoteTime: lambda _: c.DONE,
         }
 
@@ -276,6 +277,20 @@ class MemoryStore:
         count = min(len(self._tables.dropped), command.limit)
         del self._tables.dropped[:count]
         return c.Swept(count)
+
+    def _catch_up(self, command: c.CatchUp) -> c.Result:
+        ahead = [
+            (message.visible_at_ms, key, table)
+            for table in self._tables.queues.values()
+            for key, message in table.rows.items()
+            if command.at_ms < message.visible_at_ms <= command.until_ms
+            and message.since_ms == message.visible_at_ms
+            and key not in table.held
+        ]
+        due = sorted(ahead, key=lambda each: each[:2])[: command.limit]
+        for _, key, table in due:
+            self._tables.keep(table, key, after_catching_up(table.rows[key], command.at_ms))
+        return c.Swept(len(due))
 
     def _forget_keys(self, command: c.ForgetKeys) -> c.Result:
         old = [

@@ -142,6 +142,7 @@ class CommandHandlers:
             c.RemoveRetired: _one_by_one(maintenance.remove_retired),
             c.ReapDropped: _one_by_one(maintenance.reap_dropped),
             c.ForgetKeys: _one_by_one(maintenance.forget_keys),
+            c.CatchUp: _one_by_one(maintenance.catch_up),
             o.Inspect: _one_by_one(admin.inspect),
             o.FindMessage: _one_by_one(admin.find),
             o.LookAtGroup: _one_by_one(admin.look_at_group),

@@ -15,9 +15,10 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.events import EventType
 from leasehold.domain.model import id_from_blob, id_to_blob
+from leasehold.domain.visibility import after_catching_up
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column, Texts
-from leasehold.stores.sql.rows import uncount
+from leasehold.stores.sql.rows import kept_in, rewrite, uncount
 from leasehold.stores.sql.state import BODY_MARK, State, is_held
 
 _NOTED_EVERY_MS: Final = 600_000
@@ -113,6 +114,21 @@ class MaintenanceHandlers:
         """Forget deduplication keys whose window is over."""
         self._state.cursor.execute(self._state.sql["forget_keys"], (now_ms, command.limit))
         return c.Swept(self._state.cursor.connection.changes())
+
+    def catch_up(self, command: c.CatchUp, _now_ms: int) -> c.Result:
+        """Make visible what was visible before the clock was set back."""
+        state = self._state
+        count = 0
+        for entry in state.catalog.entries():
+            for lane in tuple(entry.lanes):
+                bounds = lane.partition, command.at_ms, command.until_ms, command.limit - count
+                for (row_key,) in state.fetch("to_catch_up", bounds):
+                    (row,) = state.fetch("get_message", (row_key,))
+                    kept = kept_in(state, entry, row)
+                    assert kept is not None
+                    rewrite(state, kept, after_catching_up(kept.message, command.at_ms))
+                    count += 1
+        return c.Swept(count)
 
     def note_time(self, command: c.NoteTime, now_ms: int) -> c.Result:
         """Keep the time for the next start, and mark the database anew."""

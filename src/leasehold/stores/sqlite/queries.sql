@@ -763,6 +763,12 @@ WHERE partition = ?1 AND phase = ?2 AND phase > 0 AND partition & 549755813888 =
   AND since_ms >= ?3
 ORDER BY since_ms LIMIT ?4 OFFSET ?5
 
+-- name: to_catch_up
+-- What was put or given back without a delay, at a time that is to come once more.
+SELECT row_key FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms > ?2 AND visible_at_ms <= ?3 AND since_ms = visible_at_ms
+ORDER BY visible_at_ms, row_key LIMIT ?4
+
 -- name: next_invisible
 SELECT visible_at_ms FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms > ?2 AND expires_at_ms > visible_at_ms
