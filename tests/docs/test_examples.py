@@ -10,7 +10,6 @@ import doctest
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from leasehold.testing import InProcessServer
 from tests.docs.pages import DOCS, ROOT, Block, blocks, page_id, pages
 from tests.e2e.azure_js import test_azure_js as official
 from tests.e2e.identity import IdentityProvider
+from tests.e2e.node import install_packages
 from tests.e2e.server import Server
 from tests.patience import PROGRAM_S
 
@@ -204,10 +204,8 @@ def test_console_examples(
 @pytest.mark.parametrize("page", SCRIPT, ids=page_id)
 def test_javascript_examples(page: Path, server: InProcessServer, tmp_path: Path) -> None:
     """The same for JavaScript."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        official._missing("Node.js is not installed")
-    official._install()
-    (tmp_path / "node_modules").symlink_to(official.MODULES)
+    install_packages(official.HERE)
+    (tmp_path / "node_modules").symlink_to(official.HERE / "node_modules")
     shown = examples(page, "js")
     parts = [f"console.log({MARK.format(i)!r});\n{b.text}" for i, (b, _) in enumerate(shown)]
     script = "\n".join(parts).replace(DEVELOPMENT, server.connection_string)

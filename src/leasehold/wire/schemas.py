@@ -97,7 +97,9 @@ def _schema_of(
         if is_optional or (leaves_out and member.default is None):
             said = _without_null(said)
         said = _flat(said, nullable=is_patch)
-        if default is not None and (is_patch or (leaves_out and "const" not in said)):
+        # An empty list or object says no more than that it may be left out; generators of clients
+        # refuse it beside null.
+        if default not in (None, [], {}) and (is_patch or (leaves_out and "const" not in said)):
             said["default"] = default
         if (is_answer and not leaves_out and not is_optional) or (member.required and not is_patch):
             required.append(name)
@@ -127,6 +129,11 @@ def _flat(schema: dict[str, Any], *, nullable: bool) -> dict[str, Any]:
     changed = dict(schema)
     if "type" in schema:
         changed["type"] = [schema["type"], "null"]
+        if "anyOf" in schema:  # generators of clients look for types in there
+            schema = {
+                **schema,
+                "anyOf": [{**each, "type": schema["type"]} for each in schema["anyOf"]],
+            }
     for name, null in (("enum", None), ("anyOf", _NULL)):
         if name in schema:
             changed[name] = [*schema[name], null]

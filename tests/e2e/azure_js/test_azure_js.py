@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -13,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.e2e.conftest import ENDPOINT_VARIABLE, development_server, exclusive
+from tests.e2e.conftest import ENDPOINT_VARIABLE, development_server
 from tests.e2e.identity import USER, IdentityProvider
+from tests.e2e.node import install_packages
 
 if TYPE_CHECKING:
     from tests.e2e.server import Endpoint
 
 HERE: Final = Path(__file__).parent
-MODULES: Final = HERE / "node_modules"  # ignored by git
-_LOCK_STAMP: Final = MODULES / ".installed-lock-sha256"
 _NEEDS_TOKENS: Final = {
     "QueueClient.generateUserDelegationSasUrl",
     "QueueClient.generateUserDelegationStringToSign",
@@ -30,27 +27,6 @@ _NEEDS_TOKENS: Final = {
     "StorageQueueAudience",
     "getQueueServiceAccountAudience",
 }
-
-
-def _missing(what: str) -> None:
-    """Skip at home; fail where everything has to be there."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
-def _install() -> None:
-    """Install what the lock file names, unless that is what is installed."""
-    digest = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
-    with exclusive("npm"):
-        if _LOCK_STAMP.exists() and _LOCK_STAMP.read_text() == digest:
-            return
-        done = subprocess.run(
-            ["npm", "ci", "--prefer-offline"], cwd=HERE, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            _missing(f"npm cannot install the SDK:\n{done.stderr}")
-        _LOCK_STAMP.write_text(digest)
 
 
 def _address(endpoint: Endpoint) -> dict[str, Any]:
@@ -125,9 +101,7 @@ def test_the_javascript_sdk(
     tmp_path: Path,
 ) -> None:
     """Every test in JavaScript passes, and together they use the SDK's whole public surface."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        _missing("Node.js is not installed")
-    _install()
+    install_packages(HERE)
     with development_server(tmp_path / "development") as started:
         context["development"] = started is not None
         results = _run_node(tmp_path, context)

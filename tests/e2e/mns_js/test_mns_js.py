@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -13,32 +11,10 @@ from typing import Any, Final
 import pytest
 
 from leasehold.testing import InProcessServer
-from tests.e2e.conftest import exclusive
+from tests.e2e.node import install_packages
 
 HERE: Final = Path(__file__).parent
-_STAMP: Final = HERE / "node_modules" / ".installed-lock-sha256"
 _REPORTER: Final = HERE.parent / "azure_js" / "reporter.mjs"
-
-
-def _missing(what: str) -> None:
-    """Skip at home; fail where everything has to be there."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
-def _install() -> None:
-    """Install what the lock file names, unless that is what is installed."""
-    digest = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
-    with exclusive("npm-mns"):
-        if _STAMP.exists() and _STAMP.read_text() == digest:
-            return
-        done = subprocess.run(
-            ["npm", "ci", "--prefer-offline"], cwd=HERE, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            _missing(f"npm cannot install the SDK:\n{done.stderr}")
-        _STAMP.write_text(digest)
 
 
 def _results(folder: Path, server: InProcessServer) -> list[dict[str, Any]]:
@@ -64,9 +40,7 @@ def _results(folder: Path, server: InProcessServer) -> list[dict[str, Any]]:
 
 def test_the_javascript_sdk(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """Every test in JavaScript passes."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        _missing("Node.js is not installed")
-    _install()
+    install_packages(HERE)
     with InProcessServer(clock="system") as server:
         results = _results(tmp_path, server)
     for result in results:

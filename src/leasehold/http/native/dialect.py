@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -274,7 +274,19 @@ def openapi_json() -> bytes:
         name: {**made.get(name, {}), **by_hand.get(name, {})} for name in sorted({*made, *by_hand})
     }
     account.declare_events(content["components"]["schemas"])
+    _mark_needed_bodies(content)
     return msgspec.json.encode(content)
+
+
+def _mark_needed_bodies(content: dict[str, Any]) -> None:
+    """Mark the bodies of requests that have members which must be there."""
+    schemas = content["components"]["schemas"]
+    for path in content["paths"].values():
+        for operation in path.values():
+            body = operation.get("requestBody", {}) if isinstance(operation, dict) else {}
+            shape = body.get("content", {}).get("application/json", {}).get("schema")
+            if shape and "required" in schemas[shape["$ref"].removeprefix(REF)]:
+                body["required"] = True
 
 
 async def openapi(call: Call) -> Response:

@@ -147,6 +147,22 @@ def test_examples_of_requests_are_taken(native: Native) -> None:
         assert answer.status in {200, 201, 202, 204, 404, 409}, (path, answer.json)
 
 
+def test_needed_bodies_are_marked(native: Native) -> None:
+    """Those that are refused without; the routes of the test mode are not served here."""
+    marked, refused = set(), set()
+    for path, method, operation in operations():
+        body = operation.get("requestBody")
+        if body is None or path.startswith("/v1/test/"):
+            continue
+        if body.get("required"):
+            marked.add(operation["operationId"])
+        names = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
+        names |= {"session_id": "x", "stream": "s", "number": "1", "name": "n", "group": "g"}
+        if native.send(method, path.format(**names)).status == 400:
+            refused.add(operation["operationId"])
+    assert marked == refused
+
+
 def test_limits_in_the_document() -> None:
     """The document's figures are those in force."""
     schemas = document()["components"]["schemas"]
@@ -159,7 +175,11 @@ def test_limits_in_the_document() -> None:
     assert bounds("PutItem", "priority") == bounds("Received", "priority") == PRIORITIES
     low, high = NATIVE.time_to_live_s
     lives = schemas["PutItem"]["properties"]["time_to_live_s"]["anyOf"]
-    assert lives == [{"const": NEVER}, {"minimum": low, "maximum": high}, {"type": "null"}]
+    assert lives == [
+        {"const": NEVER, "type": "integer"},
+        {"minimum": low, "maximum": high, "type": "integer"},
+        {"type": "null"},
+    ]
     assert bounds("ReceiveRequest", "max_messages") == NATIVE.receive_count
     assert bounds("ReceiveRequest", "visibility_timeout_s") == NATIVE.lease_s
     assert bounds("ReceiveRequest", "wait_s") == bounds("PurgeRequest", "wait_s") == (0, MAX_WAIT_S)

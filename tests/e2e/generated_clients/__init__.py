@@ -1,0 +1,1 @@
+"""Clients that public generators make of the OpenAPI document."""
