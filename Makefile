@@ -85,6 +85,9 @@ test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[slow]'
 	$(BIN)/pytest -m slow -s
 
+findings: ## Show what libraries of this field do that one would not expect (needs the network)
+	@for script in findings/*.sh; do echo "== $$script"; bash "$$script" || exit 1; done
+
 proof: $(READY) ## Check what the queue promises against its model and from outside (five minutes)
 	$(BIN)/python -m proof $(PARTS) $(if $(SEED),--seed $(SEED))
 
@@ -174,4 +177,4 @@ release: $(READY) ## Make the files of a release in dist/, and try each (needs r
 clean: ## Remove what was made here
 	rm -rf $(VENV) $(DEMO_VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-all test-long test-tiers test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean image-bare release wheels
+.PHONY: findings help setup demo spark-cluster serve test test-all test-long test-tiers test-pure test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-cycle bench-backlog bench-starts bench-native bench-exactly-once bench-batches bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean image-bare release wheels
