@@ -9,6 +9,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.stores.postgres import PostgresStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker
@@ -24,6 +26,17 @@ pytestmark = [
 
 COMMANDS: Final = 20_000
 SCHEMA: Final = "leasehold"
+
+
+class CountingAsker(Asker):
+    """Counts commands."""
+
+    commands = 0
+
+    def batch(self, *commands: AnyCommand) -> list[c.Result]:
+        """Have a batch carried out."""
+        self.commands += len(commands)
+        return super().batch(*commands)
 
 
 def tables_of(raw: psycopg.Connection[Any]) -> list[str]:
@@ -59,10 +72,10 @@ def test_a_subscriber_has_the_same_rows() -> None:
         here.execute("CREATE PUBLICATION everything FOR ALL TABLES")
         where = f"host={publisher.folder} port={PORT} user={USER} dbname=postgres"
         there.execute(f"CREATE SUBSCRIPTION follower CONNECTION '{where}' PUBLICATION everything")
-        asker = Asker(store, ManualClock())
+        asker = CountingAsker(store, ManualClock())
         asker.create()
         work = RandomWork(asker, random.Random(20), groups=True)
-        while work.operations < COMMANDS:
+        while asker.commands < COMMANDS:
             work.play(400)
         ((end,),) = here.execute("SELECT pg_current_wal_lsn()").fetchall()
         query = "SELECT latest_end_lsn >= %s::pg_lsn FROM pg_stat_subscription WHERE relid IS NULL"
