@@ -14,9 +14,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import OutcomeUnknown, StoreFull, Unavailable
+from leasehold.domain.errors import NotReplicated, OutcomeUnknown, StoreFull, Unavailable
 from leasehold.domain.model import Lease
 from leasehold.stores.postgres import PostgresStore, primary
 from leasehold.stores.postgres import store as postgres_store
@@ -381,8 +382,14 @@ def test_a_lock_that_somebody_holds_for_long(rig: Rig, setting: str, table: str)
     rig.asker.put("a")
     rig.set(**{setting: "50ms"})
     lock = f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
-    with rig.raw() as raw, held(raw, lock), pytest.raises(Unavailable):
-        rig.asker.put("b")
+    with capture_logs() as logs:
+        with rig.raw() as raw, held(raw, lock), pytest.raises(Unavailable):
+            rig.asker.put("b")
+        with rig.raw() as raw, held(raw, lock), pytest.raises(Unavailable):
+            rig.asker.put("c")
+    state = {"lock_timeout": "55P03", "statement_timeout": "57014"}[setting]
+    named = [(line["event"], line["sqlstate"]) for line in logs]
+    assert named == [("database.refused", state)]  # and not once more so soon
     rig.set(**{setting: "5s"})
     rig.check("a")
 
@@ -417,7 +424,7 @@ def test_a_wait_for_a_standby_that_somebody_has_ended(rig: Rig) -> None:
         finally:
             raw.execute("ALTER SYSTEM RESET synchronous_standby_names")
             raw.execute("SELECT pg_reload_conf()")
-    assert isinstance(found[0], OutcomeUnknown)
+    assert isinstance(found[0], NotReplicated)
     rig.check(*put)
 
 

@@ -7,6 +7,7 @@ import structlog.testing
 
 from leasehold.domain.commands import GetQueue, ListQueues
 from leasehold.domain.errors import (
+    NotReplicated,
     OutcomeUnknown,
     Overloaded,
     Stopping,
@@ -87,6 +88,7 @@ def test_headers(native: Native) -> None:
         (StoreFull(), "store-full"),
         (Unavailable(), "store-unavailable"),
         (OutcomeUnknown(), "outcome-unknown"),
+        (NotReplicated(), "outcome-unknown"),
         (StoreFailed(), "store-failed"),
     ],
 )
