@@ -286,6 +286,8 @@ def _write_late(setting: Setting, ledger: Ledger, catalogue: Catalogue) -> str:
         How that was refused; empty text if it was not, or if there was nothing to be spoilt.
     """
     (victim,) = (clip.video for clip in setting.clips if clip.fate is Fate.SUSPENDED)
+    if not ledger.records[victim].deliveries:  # the time was over before it was its turn
+        return ""
     first = ledger.records[victim].deliveries[0]
     scratch = setting.root / "scratch" / f"{victim}.late"
     return catalogue.write_late(scratch, victim, first.worker, first.fence)

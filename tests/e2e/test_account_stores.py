@@ -88,4 +88,4 @@ def test_an_account_that_is_away_is_not_served(tmp_path: Path) -> None:
         [*command, "--data", str(data)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 70
-    assert "account shop was moved away" in done.stdout + done.stderr
+    assert "account shop was moved to another store" in done.stdout + done.stderr

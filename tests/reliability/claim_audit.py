@@ -11,6 +11,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from leasehold import events as eventlog
+from leasehold.bodies.base import MARK_NAME
 from leasehold.domain.events import Event, EventType, Replay, ReplayedMessage
 from leasehold.domain.model import NEVER_MS, Phase
 from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
@@ -206,7 +207,8 @@ class Auditor:
 
     def body_files(self) -> list[Path]:
         """Return the files of bodies, those that were not written to their end among them."""
-        return [path for path in (self.data / "bodies").rglob("*") if path.is_file()]
+        paths = (self.data / "bodies").rglob("*")
+        return [path for path in paths if path.is_file() and path.name != MARK_NAME]
 
     def age_bodies(self) -> None:
         """Make all bodies so old that the search at the next start removes those nobody names."""

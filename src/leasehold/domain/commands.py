@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain.admin import Counts
 from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - part of this vocabulary
@@ -475,12 +475,17 @@ class ForgetKeys(Command[Swept]):
     limit: int
 
 
+AHEAD_MS: Final = 2_000
+"""What another server puts may be so far ahead of our time: see ``AGREED_WITHIN_S``."""
+
+
 @dataclass(frozen=True, slots=True)
 class CatchUp(Command[Swept]):
     """Make up to *limit* messages visible that were before the clock was set back. Answer: Swept.
 
-    Those that were put or given back without a delay at a time which is to come once more. They
-    become visible at one moment, in their order, before all that is put after it.
+    Those that were put or given back without a delay at a time which is to come once more, by more
+    than :data:`AHEAD_MS`. They become visible at one moment, in their order, before all that is put
+    after it.
     """
 
     traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)

@@ -111,7 +111,7 @@ class Maintenance:
         self._waiting_for_clock = False
         self._latest_ms = self._last_seen_ms + round(plan.note_time_interval_s * 1000)
         """The latest time at which the store may have been used before this start."""
-        self._is_behind = self._last_seen_ms > 0 and self._started_at_ms < self._latest_ms
+        self._is_behind = self._started_at_ms < self._last_seen_ms
         self._told_full = not store.health().writable
         """Whether it was said that there is no room; whoever opened the store has said it first."""
         self._was_deaf = leads is not None

@@ -156,3 +156,15 @@ def test_groups_keep_their_order_when_the_clock_was_set_back(asker: Asker) -> No
     asker.put("later", detail=group)
     asker.ask(c.CatchUp(start_ms, latest_ms, 10))
     assert asker.received() == [b"0", b"1", b"2", b"later"]
+
+
+def test_what_comes_after_the_start_stays_as_it_is(asker: Asker) -> None:
+    """Also what another server has put, whose time is a little ahead."""
+    start_ms = asker.clock.now_ms()
+    for number in range(3):
+        asker.clock.advance(ms=600)
+        asker.put(f"{number}")
+    latest_ms = asker.clock.now_ms()
+    for back_ms in (0, 1_000):
+        asker.clock.advance(ms=-back_ms)
+        assert asker.ask(c.CatchUp(start_ms, latest_ms + 60_000, 10)) == c.Swept(0)

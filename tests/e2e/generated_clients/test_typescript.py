@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from leasehold.domain.limits import DEFAULT_SESSION_TIMEOUT_S
 from leasehold.http.native.dialect import openapi_json
 from leasehold.testing import InProcessServer
 from tests.e2e.node import install_packages
@@ -43,7 +44,7 @@ def test_calls_of_each_kind(tmp_path: Path) -> None:
         "failed": [0, 0],
         "bodies": ["one", "two"],
         "already": False,
-        "timeout_s": 30,
+        "timeout_s": DEFAULT_SESSION_TIMEOUT_S,
         "size": 1,
         "staged": 1,
         "job": "purge",

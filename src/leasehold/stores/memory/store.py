@@ -283,7 +283,7 @@ class MemoryStore:
             (message.visible_at_ms, key, table)
             for table in self._tables.queues.values()
             for key, message in table.rows.items()
-            if command.at_ms < message.visible_at_ms <= command.until_ms
+            if self._tables.now_ms + c.AHEAD_MS < message.visible_at_ms <= command.until_ms
             and message.since_ms == message.visible_at_ms
             and key not in table.held
         ]

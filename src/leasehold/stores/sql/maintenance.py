@@ -115,13 +115,13 @@ class MaintenanceHandlers:
         self._state.cursor.execute(self._state.sql["forget_keys"], (now_ms, command.limit))
         return c.Swept(self._state.cursor.connection.changes())
 
-    def catch_up(self, command: c.CatchUp, _now_ms: int) -> c.Result:
+    def catch_up(self, command: c.CatchUp, now_ms: int) -> c.Result:
         """Make visible what was visible before the clock was set back."""
         state = self._state
-        count = 0
+        count, after_ms = 0, now_ms + c.AHEAD_MS
         for entry in state.catalog.entries():
             for lane in tuple(entry.lanes):
-                bounds = lane.partition, command.at_ms, command.until_ms, command.limit - count
+                bounds = lane.partition, after_ms, command.until_ms, command.limit - count
                 for (row_key,) in state.fetch("to_catch_up", bounds):
                     (row,) = state.fetch("get_message", (row_key,))
                     kept = kept_in(state, entry, row)
