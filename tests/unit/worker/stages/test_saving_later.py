@@ -130,7 +130,8 @@ def test_a_stage_that_took_longer_is_saved_when_it_ends(pipeline: Stages, act: A
     act.bench = Bench(time=act.time)
     act.does = dict.fromkeys("ab", lambda message: act.time.advance(WITHIN_S / 2))
     pipeline(act.bench.receive())
-    assert act.bench.saves == [("c", "after b")]
+    # The thread that saves while a stage runs is due at the same moment, and may be first.
+    assert act.bench.saves in ([("c", "after b")], [("b", "after a"), ("c", "after b")])
 
 
 def test_before_a_stage_that_takes_long_all_is_saved(pipeline: Stages, act: Act) -> None:
