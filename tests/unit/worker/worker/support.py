@@ -14,7 +14,7 @@ from leasehold.worker.hooks import Hooks
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
 from leasehold.worker.timing import SystemTime, Time
-from leasehold.worker.worker import Worker
+from leasehold.worker.worker import GRACE_S, Worker
 from tests.patience import PATIENCE_S
 
 
@@ -139,7 +139,7 @@ def wait_for(event: threading.Event) -> None:
         raise TimeoutError("it did not happen")
 
 
-def stop_beside(worker: Worker, time: ManualTime, grace_s: float) -> threading.Thread:
+def stop_beside(worker: Worker, time: ManualTime, grace_s: float = GRACE_S) -> threading.Thread:
     """Stop a worker in another thread; return that when it waits for handlers."""
     thread = threading.Thread(target=worker.stop, args=(grace_s,), name="stops")
     thread.start()

@@ -325,8 +325,7 @@ def test_end_of_a_worker_does_not_wait_for_what_a_service_asks() -> None:
     worker.start()
     time.advance_until(lambda: queue.calls["complete"] == 1, step_s=0.1)
     began_s = time.monotonic_s()
-    thread = threading.Thread(target=worker.stop)
-    thread.start()
+    thread = stop_beside(worker, time)
     time.advance_until(lambda: worker.stats.queues[0].settle_errors == 1, step_s=0.5)
     assert time.monotonic_s() - began_s <= CLOSING_S + 1
     assert queue.calls["complete"] == 2
@@ -468,8 +467,7 @@ def test_last_requests_do_not_outlast_the_end() -> None:
     queue.faults.fail(10_000, method="complete")
     worker.start()
     time.advance_until(lambda: queue.calls["complete"] >= 1, step_s=0.1)
-    thread = threading.Thread(target=worker.stop)
-    thread.start()
+    thread = stop_beside(worker, time)
     time.advance_until(worker._ended.is_set, step_s=0.1)
     thread.join()
     assert queue.limits[0] == 10
