@@ -403,18 +403,14 @@ def test_a_dead_server_is_taken_over_beside_batches(
     address = Address.parse(f"{shared_cluster().url}&schema={SCHEMA}")
     link = Link(address, store.slot)
     try:
-        store.execute([c.ListQueues(ACCOUNT, "", "", 10)], now_ms=one.clock.now_ms())
-        with connect(address) as alone:
-            alone.execute("BEGIN")
-            with meanwhile(lambda: alone.execute("LOCK TABLE change IN EXCLUSIVE MODE")):
-                eventually(lambda: waits_for_lock(watcher, alone.info.backend_pid), "alone waits")
-                with meanwhile(link.forget_dead):
-                    pid = link._connection.info.backend_pid
-                    eventually(lambda: waits_for_lock(watcher, pid), "the link waits")
-                    store._state.add_counts({entry.partition: 1})
-                    store.commit()
-                    eventually(lambda: not waits_for_lock(watcher, alone.info.backend_pid), "alone")
-                    alone.execute("ROLLBACK")
+        store.execute([e.LogExtent()], now_ms=one.clock.now_ms())
+        assert locks_of(watcher, one) == {ALONE}
+        with meanwhile(link.forget_dead) as taken_over:
+            pid = link._connection.info.backend_pid
+            eventually(lambda: waits_for_lock(watcher, pid), "the link waits")
+            store._state.add_counts({entry.partition: 1})
+            store.commit()
+        assert taken_over == [None]
     finally:
         link.close()
 
