@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from playwright.sync_api import expect
 
 from tests.console.harness import Visit, World
 from tests.console.scene import addresses, shop
+from tests.ports import free_port
 
 Visitor = Callable[..., Visit]
 
@@ -22,14 +22,6 @@ ACTIONS: Final = re.compile(
     r"^(New queue|Put|Pause|Resume|Halt|Purge|Delete|Take back|Extend|Ask to stop|Delay|Remove|"
     r"Edit|Change priority|End|Stop|Review|Apply|Redrive|Release|Settle|Publish|Discard|Act)\b"
 )
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_server_goes_and_comes_back(visitor: Visitor, tmp_path: Path) -> None:

@@ -109,8 +109,6 @@ class Maintenance:
         self._next_note_s = self._started_s
         self._next_adapt_s = self._started_s
         self._waiting_for_clock = False
-        self._latest_ms = self._last_seen_ms + round(plan.note_time_interval_s * 1000)
-        """The latest time at which the store may have been used before this start."""
         self._is_behind = self._started_at_ms < self._last_seen_ms
         self._told_full = not store.health().writable
         """Whether it was said that there is no room; whoever opened the store has said it first."""
@@ -216,7 +214,8 @@ class Maintenance:
 
     async def _clean_up(self) -> None:
         if self._is_behind:
-            await self._to_the_end(c.CatchUp(self._started_at_ms, self._latest_ms, SLICE_ROWS))
+            latest_ms = self._last_seen_ms + round(self._plan.note_time_interval_s * 1000)
+            await self._to_the_end(c.CatchUp(self._started_at_ms, latest_ms, SLICE_ROWS))
             self._is_behind = False
         believed = self._clock_is_believed()
         if self._clock.monotonic_s() >= self._next_note_s:

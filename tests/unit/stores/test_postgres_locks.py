@@ -191,7 +191,7 @@ def renewal(_: Asker, lease: Lease) -> AnyCommand:
     return c.Renew(ACCOUNT, QUEUE, lease.message.message_id, lease.receipt, 60, saved='{"at":1}')
 
 
-def completion(asker: Asker, lease: Lease) -> AnyCommand:
+def completion(asker: Asker, lease: Lease) -> c.Complete:
     return asker.complete_command(lease)
 
 
@@ -457,3 +457,18 @@ def test_messages_are_locked_in_one_order(
             two.store.commit()
         two.store.execute([beat(session, first)], now_ms=two.clock.now_ms())
     two.store.commit()
+
+
+def test_messages_of_several_requests_are_locked_in_one_order(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any]
+) -> None:
+    """Each request is carried out by itself, so its completes are a statement of their own."""
+    one, two = servers
+    first, second = one.receive(2)
+    two.store.execute([renewal(two, first)], now_ms=two.clock.now_ms())
+    requests = [c.Batch((completion(one, lease),)) for lease in (second, first)]
+    lock = "SELECT 1 FROM message WHERE body = $1 FOR UPDATE NOWAIT"
+    with meanwhile(partial(one.batch, *requests)):
+        eventually(lambda: waits_for_lock(watcher, pid_of(one)), "it waits for the first one")
+        assert watcher.execute(lock, (second.message.body,)).fetchall() == [(1,)]
+        two.store.commit()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from leasehold.stores.postgres.connection import Address, WrongDatabase, connect
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.postgres import PORT, USER, find_programs, shared_cluster
 from tests.reliability.postgres_rig import short_folder
 from tests.reliability.running import eventually
@@ -39,7 +39,7 @@ def pooler(mode: str, **settings: object) -> Iterator[str]:
     with short_folder() as folder:
         options = {
             "listen_addr": "127.0.0.1",
-            "listen_port": _free_port(),
+            "listen_port": free_port(),
             "unix_socket_dir": "",
             "auth_type": "trust",
             "auth_file": folder / "users",
@@ -71,12 +71,6 @@ def pooler(mode: str, **settings: object) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(PATIENCE_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _answers(url: str) -> bool:

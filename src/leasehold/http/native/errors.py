@@ -285,8 +285,8 @@ def _plain(code: str) -> Callable[[Any], Problem]:
     return lambda _: problem(code)
 
 
-def _busy(code: str) -> Callable[[Any], Problem]:
-    return lambda _: problem(code, retry_after_s=RETRY_AFTER_S)
+def _busy(code: str, detail: str = "") -> Callable[[Any], Problem]:
+    return lambda _: problem(code, detail, retry_after_s=RETRY_AFTER_S)
 
 
 def _auth(code: str) -> Callable[[auth.AuthError], Problem]:
@@ -336,11 +336,10 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.Stopping: _busy("stopping"),
     domain.AccountMoved: _busy("account-moved"),
     domain.OutcomeUnknown: _busy("outcome-unknown"),
-    domain.NotReplicated: lambda _: problem(
+    domain.NotReplicated: _busy(
         "outcome-unknown",
         "The request took effect, but the wait for a synchronous standby of the database was "
         "cancelled. A failover may lose it.",
-        retry_after_s=RETRY_AFTER_S,
     ),
     domain.StoreFailed: _busy("store-failed"),
     auth.AuthError: _UNAUTHENTICATED,

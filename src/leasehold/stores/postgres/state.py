@@ -180,25 +180,22 @@ class SharedState(State):
         Raises:
             NotExclusive: There are too many keys to lock each.
         """
-        scopes: list[int] = []
-        keys: list[str] = []
-        row_keys: set[int] = set()
-        may_cross = False
-        for command in _each_of(batch):
-            if type(command) is c.Put:
-                entry = self.catalog.find(command.account, command.queue)
-                if command.detail.dedup_key is not None and entry is not None:
-                    scopes.append(entry.scope)
-                    keys.append(command.detail.dedup_key)
-            elif type(command) in _NAMING:
-                # One run of completes is one statement, which takes them in order.
-                may_cross |= type(command) is not c.Complete
-                row_keys.update(_row_keys_of(command))
-        if len(keys) > _MAX_LOCKS:
+        puts = [
+            (entry.scope, command.detail.dedup_key)
+            for command in _each_of(batch)
+            if type(command) is c.Put and command.detail.dedup_key is not None
+            if (entry := self.catalog.find(command.account, command.queue)) is not None
+        ]
+        if len(puts) > _MAX_LOCKS:
             raise NotExclusive
-        if keys:
+        if puts:
+            scopes, keys = zip(*puts, strict=True)
             self.cursor.execute(self.sql["lock_keys"], (array_of(scopes), array_of(keys)))
-        if may_cross and len(row_keys) > 1:
+        # A run of completes is one statement, which takes them in order.
+        if _CROSSING.isdisjoint(map(type, batch)):
+            return
+        row_keys = {key for command in _each_of(batch) for key in _row_keys_of(command)}
+        if len(row_keys) > 1:
             self.cursor.execute(self.sql["lock_messages"], (self.keys_of(row_keys),))
 
     def lock_groups(self, entry: Entry, groups: Sequence[str]) -> Sequence[str]:
@@ -339,8 +336,8 @@ def _note_counts(entry: SharedEntry) -> None:
     entry.noted_count, entry.noted_retired = entry.message_count, entry.retired
 
 
-_NAMING: Final = frozenset({c.Complete, c.Renew, c.Release, Heartbeat})
-"""Commands that name the messages they are about."""
+_CROSSING: Final = frozenset({c.Renew, c.Release, c.Batch, Heartbeat})
+"""Commands that lock the messages they name in an order of their own."""
 
 
 def _each_of(batch: Sequence[AnyCommand]) -> Iterator[AnyCommand]:
@@ -349,7 +346,10 @@ def _each_of(batch: Sequence[AnyCommand]) -> Iterator[AnyCommand]:
 
 
 def _row_keys_of(command: Any) -> Iterator[int]:
-    ids = command.progress or () if type(command) is Heartbeat else (command.message_id,)
+    if type(command) in {c.Complete, c.Renew, c.Release}:
+        ids: Iterable[str] = (command.message_id,)
+    else:
+        ids = command.progress or () if type(command) is Heartbeat else ()
     return (key for key in map(row_key_of, ids) if key is not None)
 
 

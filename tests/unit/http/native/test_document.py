@@ -45,6 +45,9 @@ from leasehold.wire.parts import MAX_NAME, NUMBERS
 from tests.unit.http.native.checking import document, errors_of, follow, operations
 from tests.unit.http.native.support import ACCOUNT, Native
 
+NAMES = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
+NAMES |= {"session_id": "x", "stream": "s", "number": "1", "name": "n", "group": "g"}
+"""What stands in the paths of requests that the tests make of the document."""
 _OPEN_STATUSES = {"400", "413", "500"}
 _OUR_STATUSES = {*_OPEN_STATUSES, "401", "403", "503"}
 
@@ -138,12 +141,10 @@ def test_examples_of_requests_are_taken(native: Native) -> None:
         body = operation.get("requestBody")
         if body is None:
             continue
-        names = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
-        names |= {"session_id": "x", "stream": "s", "number": "1", "name": "n", "group": "g"}
         content = body["content"]
         raw = content.get("application/octet-stream")
         example = raw["example"].encode() if raw else content["application/json"]["example"]
-        answer = native.send(method, path.format(**names), example)
+        answer = native.send(method, path.format(**NAMES), example)
         assert answer.status in {200, 201, 202, 204, 404, 409}, (path, answer.json)
 
 
@@ -156,9 +157,7 @@ def test_needed_bodies_are_marked(native: Native) -> None:
             continue
         if body.get("required"):
             marked.add(operation["operationId"])
-        names = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
-        names |= {"session_id": "x", "stream": "s", "number": "1", "name": "n", "group": "g"}
-        if native.send(method, path.format(**names)).status == 400:
+        if native.send(method, path.format(**NAMES)).status == 400:
             refused.add(operation["operationId"])
     assert marked == refused
 
